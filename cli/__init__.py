@@ -1,0 +1,1 @@
+"""Words to objects: the command line. The only importer of click."""

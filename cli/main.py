@@ -1,0 +1,113 @@
+"""The `slotwise` command: which subcommands there are, and how every way to end becomes an exit code and one line."""
+
+import os
+import sys
+import warnings
+from difflib import get_close_matches
+from importlib import import_module
+
+import click
+
+import slotwise
+
+COMMANDS = {  # name -> where its click command is, and the line about it in `slotwise --help`
+    "compare": ("compare:command", "From a trace to a report, in one go. Start here."),
+    "replay": ("replay:command", "Replay one configuration and print every counter."),
+    "sweep": ("sweep:command", "Replay a grid of configurations into a Parquet file; resumable."),
+    "report": ("report:command", "Turn result files into HTML, PNG, CSV and Markdown."),
+    "trace": ("trace:command", "Import, inspect, synthesise and profile traces."),
+    "policies": ("listing:policies", "List the eviction policies and their parameters."),
+    "formats": ("listing:formats", "List the trace formats that can be read."),
+    "predictors": ("listing:predictors", "List the look-ahead predictors for replay."),
+}
+# BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
+ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "reports")}
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand when it is asked for by name, so that help and typos cost no heavy import."""
+
+    def list_commands(self, ctx):
+        return [*COMMANDS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx, cmd_name):
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        return getattr(import_module(f"slotwise.cli.{module}"), attribute)
+
+    def resolve_command(self, ctx, args):
+        name, known = args[0], self.list_commands(ctx)
+        if not name.startswith("-") and name not in known:
+            near = get_close_matches(name, known, n=1)
+            way_out = f"Did you mean '{near[0]}'?" if near else f"Commands: {', '.join(known)}."
+            raise click.UsageError(f"no command named '{name}'. {way_out}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="A trace is a file, or the word 'sample' for the real one that comes with the package. "
+    "Example: slotwise compare sample -o report",
+)
+@click.version_option(slotwise.__version__, prog_name="slotwise", message="%(prog)s %(version)s")
+def group():
+    """Which experts of a Mixture-of-Experts model to keep in VRAM, under which policy, with how many slots."""
+
+
+def main(args=None) -> int:
+    """Runs one command line (default: the process's own) and returns the exit code.
+
+    0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted. A result cut short
+    because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and shows.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = group.main(args, prog_name="slotwise", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone can still be answered
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return BAD_INPUT
+    except click.Abort as error:
+        return INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else _say("aborted", FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except click.UsageError as error:
+        where = f" ({error.ctx.command_path} --help)" if error.ctx else ""
+        return _say(error.format_message() + where, BAD_INPUT)
+    except click.ClickException as error:
+        return _say(error.format_message(), BAD_INPUT if isinstance(error, click.FileError) else FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the flush at exit finds a reader
+        return FAILED
+    except OSError as error:
+        bad_input = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
+        where = f"{error.filename}: " if error.filename is not None else ""
+        words = error.strerror.lower() if error.strerror else str(error)
+        return _say(where + words, BAD_INPUT if bad_input else FAILED)
+    except ValueError as error:
+        if not any(ancestor.__module__ in ERROR_HOMES for ancestor in type(error).__mro__):
+            raise
+        return _say(str(error), BAD_INPUT)
+    return code if isinstance(code, int) else OK
+
+
+def _say(message: str, code: int) -> int:
+    """Puts the message on stderr as one line and hands the exit code back."""
+    click.echo(f"slotwise: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _warn(message, category, filename, lineno, file=None, line=None) -> None:
+    """Our own warnings are a line for the user; those of libraries keep the place where they arose."""
+    if category.__module__ in ERROR_HOMES:
+        click.echo(f"slotwise: warning: {' '.join(str(message).split())}", err=True)
+    else:
+        click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)

@@ -1,0 +1,113 @@
+"""Traces from the command line: `slotwise trace import | info | synth | profile`."""
+
+import json
+import sys
+import warnings
+from contextlib import contextmanager
+
+import click
+
+import slotwise
+
+
+@click.group(name="trace", context_settings={"help_option_names": ["-h", "--help"]})
+def command():
+    """Import, inspect, synthesise and profile traces."""
+    warnings.showwarning = lambda message, *_: _warn(str(message))
+
+
+@command.command("import", epilog="Example: slotwise trace import expert_weights_*.txt -o law.parquet --n-experts 64")
+@click.argument("sources", metavar="SRC...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="T.parquet", required=True, help="Where to write the trace.")
+@click.option("--format", "name", metavar="NAME", help="Read SRC as this format instead of sniffing it.")
+@click.option("--n-experts", type=int, help="Experts per layer, where the capture does not say.")
+@click.option("--top-k", type=int, help="Experts per token, where the capture does not say.")
+@click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the capture does not say.")
+@click.option("--model", help="The model's name, where the capture does not say.")
+def import_(sources, output, name, **hints):
+    """Turn a foreign capture into a trace file.
+
+    Several SRC are one capture kept in several files: one per layer, or one per request.
+    """
+    trace = slotwise.open_trace(sources if len(sources) > 1 else sources[0], name, **hints)
+    _save(trace, output)
+
+
+@command.command(epilog="Example: slotwise trace info sample")
+@click.argument("trace", metavar="T")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the shuffled control.")
+def info(trace, as_json, seed):
+    """Say what is in a trace: shape, provenance, skew, locality, working set, quality of predictions."""
+    facts = slotwise.open_trace(trace).describe(seed)
+    if as_json:
+        click.echo(json.dumps(facts))
+        return
+    from slotwise.cli.trace_tables import print_facts
+
+    print_facts(facts)
+    for text in facts["warnings"]:
+        _warn(text)
+
+
+@command.command(epilog="Example: slotwise trace synth -o t.parquet --tokens 100000 --experts 512 --width 4")
+@click.option("-o", "--output", metavar="T.parquet", required=True, help="Where to write the trace.")
+@click.option("--tokens", "n_tokens", default=10000, show_default=True, help="Rows of the trace.")
+@click.option("--layers", "n_layers", default=24, show_default=True, help="MoE layers.")
+@click.option("--experts", "n_experts", default=128, show_default=True, help="Experts per layer.")
+@click.option("--top-k", default=8, show_default=True, help="Experts per token and layer.")
+@click.option("--skew", default=0.6, show_default=True, help="Popularity falls as 1 / rank ** skew; 0: all alike.")
+@click.option("--reuse", default=0.25, show_default=True, help="Chance that an expert is one of the token before.")
+@click.option("--correlation", default=0.1, show_default=True, help="Chance that it follows from the layer before.")
+@click.option("--topics", default=4, show_default=True, help="Topics that the text changes between.")
+@click.option("--topic-tokens", default=500, show_default=True, help="Tokens until the topic changes, on average.")
+@click.option("--drift", default=0.5, show_default=True, help="Share of the popularity order that a topic reorders.")
+@click.option("--width", default=0, show_default=True, help="Predictions to record per token and layer.")
+@click.option("--recall", default=0.85, show_default=True, help="Chance that each of the first top-k is right.")
+@click.option("--requests", default=1, show_default=True, help="Requests that the tokens are divided among.")
+@click.option("--prompt-tokens", default=0, show_default=True, help="Rows of the prefill step that opens a request.")
+@click.option("--row-bytes", type=int, help="Bytes of one expert; without it, they are unknown.")
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same bytes.")
+def synth(output, **options):
+    """Make a seeded synthetic trace."""
+    _save(slotwise.Trace.synthesise(**options), output)
+
+
+@command.command(epilog="Example: slotwise trace profile sample -o profile.json")
+@click.argument("traces", metavar="T...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="P.json", required=True, help="Where to write the profile.")
+@click.option("--phase", type=click.Choice(["decode", "prefill", "all"]), default="decode", show_default=True)
+def profile(traces, output, phase):
+    """Count demands per expert, merged over traces, for `static(profile=P.json)` and pins."""
+    slotwise.Trace.profile([slotwise.open_trace(trace) for trace in traces], output, phase)
+    click.echo(f"{output}: {phase} demands of {len(traces)} trace{'s' * (len(traces) > 1)}")
+
+
+def _save(trace, output):
+    with _progress(trace.n_tokens) as advance:
+        trace.save(output, advance=advance)
+    click.echo(f"{output}: {trace!r}")
+
+
+@contextmanager
+def _progress(total: int):
+    """A bar on stderr for rows written, where stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("writing", total=total)
+        yield lambda rows: bar.advance(task, rows)
+
+
+def _warn(text: str) -> None:
+    """A warning as one line on stderr; what has been said already is not said again."""
+    if not any(text in said for said in _said):
+        _said.append(text)
+        click.echo(f"warning: {text}", err=True)
+
+
+_said: list[str] = []

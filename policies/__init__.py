@@ -1,0 +1,1 @@
+"""Decisions: who stays, who leaves, who is let in."""

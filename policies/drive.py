@@ -1,0 +1,230 @@
+"""The compiled functions' ways in: one call of a live engine, and whole blocks of a trace. Part of the kernel template."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .kernel import demand, look_ahead, moment, remove, shifted
+from .layout import FOREVER, NEVER, NONE
+from .names import C, H, P, V
+from .pointers import address_of, as_int64, as_uint8, data_of
+from .policy import LOOK, RECORD
+from .views import live_counters, open_pool
+
+# --- generated modules begin here ---
+
+
+
+@njit
+def clear(p, n, at):
+    """Empties the pool and forgets its history; step indices and knowledge of the future stay."""
+    head = p.head
+    shared = p.shared
+    for key in range(p.shared[H.n_keys]):
+        if p.slot[key] != NONE:
+            layer = key // shared[H.n_experts] if shared[H.n_pools] == 1 else at.layer
+            n[layer * C.n + C.discarded] += 1
+            if p.unused[key]:
+                n[layer * C.n + C.unresolved] += 1
+            remove(p, key, layer)
+        p.busy[key] = FOREVER if p.pinned[key] else NEVER
+        p.last[key] = NEVER
+        p.newer[key] = NONE
+        p.heat[key] = 0
+        p.touch[key] = 0
+        p.gated[key] = 0
+        p.unused[key] = 0
+        p.known[key] = 0
+    p.demanded[:] = 0
+    p.fill[:] = 0
+    end = shared[H.n_keys]
+    p.newer[end] = end
+    p.older[end] = end
+    head[P.occupied] = head[P.used] = head[P.hint] = head[P.high] = 0
+    head[P.touches] = head[P.fills] = head[P.opened] = head[P.warmed] = head[P.scored] = 0
+    head[P.loads_tick] = -1
+
+
+@njit
+def close(p, n, at):
+    """The end of a run: what is there, what is still under way, what was fetched for nothing yet."""
+    for key in range(p.shared[H.n_keys]):
+        if p.slot[key] != NONE:
+            layer = key // p.shared[H.n_experts] if p.shared[H.n_pools] == 1 else at.layer
+            n[layer * C.n + (C.residents if p.land[key] <= at.tick else C.in_flight)] += 1
+            if p.unused[key]:
+                n[layer * C.n + C.unresolved] += 1
+
+
+@njit(nogil=True, cache=True)
+def finish(address, pool, step, cell, counts):
+    """Counts the state after the last step. `counts` [cells, layers, counters]."""
+    p = open_pool(address, pool)
+    at = moment(p, step, p.shared[H.n_layers] - 1, 0)
+    close(p, cell_of(counts, cell), shifted(p, at, pool) if p.shared[H.n_pools] > 1 else at)
+
+
+@njit(nogil=True, cache=True)
+def reset(address, pool, step, cell, counts):
+    """Starts a pool anew; what it discards counts in `cell`."""
+    p = open_pool(address, pool)
+    clear(p, cell_of(counts, cell), moment(p, step, pool, 0))
+
+
+@njit
+def write_log(p, now, layer, log, written):
+    """Appends the records that the plan hash covers: (step, layer, expert, verb)."""
+    n_experts = p.shared[H.n_experts]
+    for i in range(p.head[P.n_records]):
+        if p.verb[i] <= LAST_HASHED:
+            log[written, 0] = now
+            log[written, 1] = p.key[i] // n_experts if p.shared[H.n_pools] == 1 else layer
+            log[written, 2] = p.key[i] % n_experts
+            log[written, 3] = p.verb[i]
+            written += 1
+    return written
+
+
+LAST_HASHED = V.drop
+
+
+@njit(nogil=True, cache=True)
+def replay_block(
+    address, pool, first_step, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks, future,
+    counts, bits, log
+):  # fmt: skip
+    """Replays the steps of one block against one pool: a layer's own, or the global one with all layers in turn.
+
+    `experts` [layers, rows * top_k], `predicted` [layers, rows * recorded], `future` like experts or empty, `starts`
+    [steps + 1] rows, `cells` [steps + 1] counter cells (the first is that of the step before the block), `resets`
+    [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log` [n, 4] or empty.
+    Returns the number of log rows written.
+    """
+    p = open_pool(address, pool)
+    shared = p.shared
+    n_layers = shared[H.n_layers]
+    wide = shared[H.n_pools] == 1
+    first_layer = 0 if wide else pool
+    last_layer = n_layers if wide else pool + 1
+    rows = starts[-1]
+    top_k = experts.size // (n_layers * rows) if rows else 0
+    absent = np.int64(all_ones(predicted))
+    ids, offers, nexts, flags = data_of(experts), data_of(predicted), data_of(future), data_of(bits)
+    shared[H.has_future] = future.size
+    shared[H.has_bits] = bits.size
+    logs = RECORD and log.size > 0
+    p.head[P.recording] = 1 if logs else 0
+    written = 0
+    for i in range(starts.size - 1):
+        now = first_step + i
+        lo, hi = starts[i], starts[i + 1]
+        n = cell_of(counts, cells[i + 1])
+        if resets[i]:
+            clear(p, cell_of(counts, cells[i]), moment(p, now, first_layer, 0))
+        looks = LOOK and width > 0 and hi - lo <= shared[H.batch_gate]
+        for layer in range(first_layer, last_layer):
+            if looks and not wide and layer >= horizon:
+                clock = clocks[i, layer - horizon] if clocks.size else 0
+                at = shifted(p, moment(p, now, layer - horizon, clock), layer)
+                look_ahead(p, n, at, offers, (layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                if logs:
+                    written = write_log(p, now, layer, log, written)
+            clock = clocks[i, layer] if clocks.size else 0
+            at = moment(p, now, layer, clock)
+            first = layer * rows * top_k
+            demand(p, n, at, ids, first + lo * top_k, first + hi * top_k, hi - lo, nexts, flags)
+            if logs:
+                written = write_log(p, now, layer, log, written)
+            if looks and wide and layer + horizon < n_layers:
+                at = shifted(p, at, layer + horizon)
+                look_ahead(p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                if logs:
+                    written = write_log(p, now, layer, log, written)
+    return written
+
+
+@njit(forceinline=True)
+def cell_of(counts, cell):
+    """Pointer to the counters [layer, counter] of one cell."""
+    return as_int64(address_of(counts) + cell * counts.shape[1] * C.n * 8)
+
+
+@njit
+def all_ones(ids):
+    """What stands for an absent id: 255 or 65535."""
+    return 255 if ids.itemsize == 1 else 65535
+
+
+@njit
+def distinct(ids, n_experts):
+    """How many different experts an array names."""
+    seen = np.zeros(n_experts, np.uint8)
+    count = 0
+    for i in range(ids.size):
+        e = ids[i]
+        if e < n_experts and not seen[e]:
+            seen[e] = 1
+            count += 1
+    return count
+
+
+@njit(cache=True)
+def step(address, layer, ids, n_tokens):
+    """One live tick: `ids` is one flat array of routed experts, tokens in order. Returns 0, or 1 + the bad position."""
+    counts = live_counters(address)
+    pool = layer
+    p = open_pool(address, 0)
+    shared = p.shared
+    absent = all_ones(ids)
+    for i in range(ids.size):
+        if ids[i] >= shared[H.n_experts] and ids[i] != absent:
+            return 1 + i
+    if shared[H.n_pools] == 1:
+        pool = 0
+    else:
+        p = open_pool(address, layer)
+    if layer <= shared[H.last_layer]:
+        if shared[H.exceed]:
+            skip(address, counts, shared[H.last_layer] + 1, shared[H.n_layers])
+        shared[H.now] += 1
+        shared[H.last_layer] = -1
+    if shared[H.exceed]:
+        skip(address, counts, shared[H.last_layer] + 1, layer)
+    shared[H.last_layer] = layer
+    if shared[H.access_clock]:
+        shared[H.clock] += distinct(ids, shared[H.n_experts])
+    p.head[P.recording] = 1
+    at = moment(p, shared[H.now], layer, shared[H.clock])
+    shared[H.has_future] = shared[H.has_bits] = 0
+    demand(p, counts, at, data_of(ids), 0, ids.size, n_tokens, as_int64(address), as_uint8(address))
+    return 0
+
+
+@njit
+def skip(address, counts, first, last):
+    """Layers without rows: ticks with an empty demand, at which a pool that exceeds its size is trimmed."""
+    for layer in range(first, last):
+        p = open_pool(address, 0)
+        if p.shared[H.n_pools] > 1:
+            p = open_pool(address, layer)
+        p.head[P.recording] = 0
+        at = moment(p, p.shared[H.now], layer, p.shared[H.clock])
+        demand(p, counts, at, as_uint8(address), 0, 0, 0, as_int64(address), as_uint8(address))
+
+
+@njit(cache=True)
+def prefetch(address, layer, predicted, n_tokens, width):
+    """Offers predictions for `layer` now. `predicted` is flat, `n_tokens` rows of equal length."""
+    counts = live_counters(address)
+    p = open_pool(address, 0)
+    shared = p.shared
+    if shared[H.n_pools] > 1:
+        p = open_pool(address, layer)
+    p.head[P.recording] = 1
+    at = shifted(p, moment(p, shared[H.now], max(shared[H.last_layer], 0), shared[H.clock]), layer)
+    recorded = predicted.size // n_tokens if n_tokens else 0
+    look_ahead(
+        p, counts, at, data_of(predicted), 0, n_tokens, recorded, min(width, recorded), np.int64(all_ones(predicted))
+    )
+    return 0

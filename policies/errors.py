@@ -1,0 +1,5 @@
+"""The one error of this folder, so that a caller can tell a wrong request from a bug."""
+
+
+class BadPolicy(ValueError):
+    """A policy, a pool or a live call that cannot be: the message names the value, the rule and the way out."""

@@ -1,0 +1,37 @@
+"""Least recently used: the field's common default."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .order import append, first_free, unlink
+from .policy import Policy
+
+
+@dataclass(frozen=True)
+class Lru(Policy):
+    """Evicts the expert whose last touch is oldest; routed rows and considered predictions touch."""
+
+    name: ClassVar[str] = "lru"
+    source: ClassVar[str] = "textbook; the default of most llama.cpp expert caches"
+    stack: ClassVar[bool] = True
+    keeps_order: ClassVar[bool] = True
+
+    @staticmethod
+    def priority(p, key, at):
+        return p.touch[key]
+
+    @staticmethod
+    def touched(p, key):
+        append(p, key)
+
+    @staticmethod
+    def refused(p, key):
+        unlink(p, key)
+
+    @staticmethod
+    def left(p, key):
+        unlink(p, key)
+
+    @staticmethod
+    def oldest(p, at):
+        return first_free(p, at)

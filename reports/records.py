@@ -1,0 +1,79 @@
+"""Sections and rows -> records: numbers under their names, for CSV and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from . import metrics
+from .rows import IDENTITY, NESTED, OPTIONS, Row
+from .sections import Section
+from .verdict import verdicts
+
+PART: dict[str, str] = dict(zip(NESTED, ("layer", "phase", "request", "first_step"), strict=True))
+
+
+def winner_records(section: Section) -> Iterator[dict[str, Any]]:
+    for verdict in verdicts(section):
+        row, size, other, bound = verdict.winner, verdict.size, verdict.runner_up, verdict.bound
+        ahead = verdict.requests_ahead() or (None, None)
+        tokens = metrics.tokens_of(row, row)
+        yield {
+            "simulated": True, **{name: row[name] for name in ("trace", "contract", "scope")}, **section.differs,
+            "slots": size.slots, "slots_share": section.share(size), "pool_bytes": size.pool_bytes,
+            "width": verdict.look.width, "predictor": verdict.look.predictor or None, "horizon": verdict.look.horizon,
+            "winner": row["policy"], "tied_with": "; ".join(other["policy"] for other in verdict.tied[1:]) or None,
+            "hit_rate": metrics.hit_rate(row), "runner_up": other["policy"] if other else None,
+            "lead": verdict.lead(other), "fewer_misses": verdict.fewer(other),
+            "lead_over_lru": verdict.lead(verdict.reference), "fewer_misses_than_lru": verdict.fewer(verdict.reference),
+            "bound_hit_rate": metrics.hit_rate(bound) if bound else None, "to_bound": verdict.lead(bound),
+            "requests_ahead": ahead[0], "requests": ahead[1],
+            "loads_per_token": metrics.loads_per_token(row, tokens),
+            "loads_per_lru_load": verdict.loads_against(verdict.reference),
+            "bytes_per_token": metrics.bytes_per_token(row, tokens),
+        }  # fmt: skip
+
+
+def configuration_records(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """A line per row: identity, options, rates, then every counter."""
+    for row in rows:
+        yield {
+            "simulated": True, **{name: row[name] for name in (*IDENTITY, *OPTIONS)},
+            **metrics.rates(row, metrics.tokens_of(row, row)), "token_cycle_bytes": row["token_cycle_bytes"],
+            **{name: row[name] for name in (*metrics.COUNTERS, *metrics.NULLABLE)},
+        }  # fmt: skip
+
+
+def split_records(rows: Iterable[Row], split: str) -> Iterator[dict[str, Any]]:
+    """A line per row and part of `split` (one of NESTED): which row, which part, hit rate, loads, and every counter."""
+    part = PART[split]
+    for row in rows:
+        head = {
+            "simulated": True,
+            **{
+                name: row[name]
+                for name in ("trace", "policy", "slots", "width", "predictor", "horizon", "contract", "scope")
+            },
+        }
+        for label, c in _parts(row, split):
+            tokens = metrics.tokens_of(c, row) if split != "by_layer" else row["n_tokens"]
+            yield {
+                **head,
+                part: label,
+                "hit_rate": metrics.hit_rate(c),
+                "loads_per_token": metrics.loads_per_token(c, tokens),
+                **c,
+            }
+
+
+def _parts(row: Row, split: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    counts, names = row[split], [*metrics.COUNTERS, *metrics.NULLABLE]
+    if split == "by_phase":
+        yield from ((phase, {name: c[name] for name in names if name in c}) for phase, c in counts.items())
+        return
+    labels = range(row["n_layers"])
+    if split != "by_layer":
+        labels = counts["request" if split == "by_request" else "first_step"].tolist()
+    columns = {name: counts[name].tolist() for name in names if counts.get(name) is not None and len(counts[name])}
+    for i, label in enumerate(labels):
+        yield label, {name: values[i] for name, values in columns.items()}

@@ -1,0 +1,153 @@
+"""Result files -> checked rows: a dict per configuration with its identity, options, counters, and splits as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .errors import BadResult
+from .metrics import COUNTERS, NULLABLE
+
+Row = dict[str, Any]
+IDENTITY = {"trace": str, "trace_sha256": str, "model": str} | dict.fromkeys(
+    ("n_layers", "n_experts", "top_k", "n_tokens", "n_steps", "n_requests"), int
+)
+OPTIONS = {
+    "policy": str, "slots": int, "slots_asked": str, "capacity_bytes": int, "scope": str, "contract": str,
+    "width": int, "predictor": str, "horizon": int, "lag_demand": int, "lag_prefetch": int, "max_loads": int,
+    "overflow": str, "reset": str, "miss": str, "prefill": str, "batch_gate": int, "phase": str, "steps": int,
+    "verify_tokens": int, "accept": float, "seed": int, "row_bytes": int,
+}  # fmt: skip
+MAY_BE_NULL = {"capacity_bytes", "max_loads", "steps", "row_bytes", "slots_asked", "batch_gate", *NULLABLE}
+POSITIVE = {"n_layers", "n_experts", "top_k", "n_tokens", "verify_tokens", "horizon"}
+NESTED = ("by_layer", "by_phase", "by_request", "along")
+SPLIT = ("demands", "hits", "misses")  # what every split must carry, and must add up to the whole
+MAX_ROWS, MAX_BYTES = 1_000_000, 8 << 30  # more than any sweep writes; a header that promises it is wrong
+
+
+def read_rows(paths: Iterable[Path | str]) -> list[Row]:
+    """Rows of all files in order; a configuration found twice with equal results is taken once.
+
+    Raises:
+        BadResult: a file that is empty, cut off, of another kind, or whose counters contradict each other.
+        FileNotFoundError, IsADirectoryError, PermissionError: as from `open`.
+    """
+    rows: dict[tuple, Row] = {}
+    for path in paths:
+        for row in _read(Path(path)):
+            key = tuple(row[name] for name in ("trace_sha256", "slots_by_layer", *OPTIONS))
+            seen = rows.setdefault(key, row)
+            for name in COUNTERS:
+                if seen[name] != row[name]:
+                    raise BadResult(
+                        f"{row['file']} row {row['index']}: {row['policy']} at {row['slots']} slots is also in "
+                        f"{seen['file']} row {seen['index']} with other counts ({name} {row[name]} and {seen[name]}); "
+                        "report on one of the two"
+                    )
+    if not rows:
+        raise BadResult("nothing to report on: give at least one result file, such as `slotwise sweep` writes")
+    return list(rows.values())
+
+
+def _read(path: Path) -> list[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with path.open("rb") as file:
+        if not (head := file.read(4)):
+            raise BadResult(f"{path}: the file is empty; run the sweep again")
+        if head != b"PAR1":
+            raise BadResult(f"{path}: no Parquet file; a report is made from the file that `slotwise sweep -o` writes")
+        file.seek(0)
+        try:
+            parquet = pq.ParquetFile(file)
+            names = parquet.schema_arrow.names
+            groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
+            if parquet.metadata.num_rows > MAX_ROWS or sum(g.total_byte_size for g in groups) > MAX_BYTES:
+                raise BadResult(
+                    f"{path}: its header promises more than any sweep writes ({parquet.metadata.num_rows} rows)"
+                )
+            _check_columns(path, names)
+            table = parquet.read().combine_chunks()
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadResult(f"{path}: truncated or damaged ({reason}); run the sweep again") from error
+    if not table.num_rows:
+        raise BadResult(f"{path}: holds no result rows; run the sweep again")
+    flat = [*IDENTITY, *OPTIONS, *COUNTERS, *NULLABLE, "token_cycle_bytes", "slots_by_layer"]
+    rows = table.select(flat).to_pylist()
+    nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
+    for index, row in enumerate(rows):
+        row["file"], row["index"] = path.name, index
+        row["slots_by_layer"] = tuple(row["slots_by_layer"]) if row["slots_by_layer"] else None
+        row |= {name: nested[name][index] for name in NESTED}
+        _check(f"{path} row {index}", row)
+    return rows
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    if any(name.startswith("experts.") for name in names):
+        raise BadResult(f"{path}: is a trace, not a result; `slotwise compare` goes from a trace to a report")
+    wanted = [*IDENTITY, *OPTIONS, *COUNTERS, *NULLABLE, *NESTED, "token_cycle_bytes", "slots_by_layer"]
+    if missing := [name for name in wanted if name not in names]:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise BadResult(
+            f"{path}: no sweep result, column {missing[0]!r}{more} is missing; "
+            "a report is made from what `slotwise sweep` writes"
+        )
+
+
+def _split(path: Path, column: Any, n_rows: int) -> list[dict[str, Any]]:
+    """A column of structs -> per row a dict of scalars, of arrays, or of such dicts (`by_phase`)."""
+    import pyarrow as pa
+
+    kind = column.type
+    if pa.types.is_struct(kind):
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        fields = {kind.field(i).name: _split(path, array.field(i), n_rows) for i in range(kind.num_fields)}
+        return [{name: values[row] for name, values in fields.items()} for row in range(n_rows)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        if not (pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)):
+            raise BadResult(f"{path}: a list of {kind.value_type} where counts are expected; no sweep result")
+        offsets = column.offsets.to_numpy()
+        values = column.values.to_numpy(zero_copy_only=False)
+        return [values[offsets[row] : offsets[row + 1]] for row in range(n_rows)]
+    return column.to_pylist()
+
+
+def _check(where: str, row: Row) -> None:
+    """Types, signs, and the sums that every replay satisfies."""
+    kinds = IDENTITY | OPTIONS | dict.fromkeys((*COUNTERS, *NULLABLE, "token_cycle_bytes"), int)
+    for name, kind in kinds.items():
+        value = row[name]
+        if value is None and (name in MAY_BE_NULL or name == "token_cycle_bytes"):
+            continue
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise BadResult(f"{where}: {name} is {value!r}, but must be {kind.__name__}; no sweep result")
+        if isinstance(value, int) and kind is int and name != "seed" and value < (least := int(name in POSITIVE)):
+            raise BadResult(f"{where}: {name} is {value}, but must be {least} or more; no sweep result")
+    for whole, parts in (("demands", ("hits", "misses")), ("hits", ("hits_demand", "prefetch_hits")),
+                         ("loads_speculative", ("prefetch_hits", "used_late", "wasted", "unresolved"))):  # fmt: skip
+        if whole == "loads_speculative" and row["phase"] != "all":
+            continue  # this balance crosses phases
+        if row[whole] != sum(row[part] for part in parts):
+            sums = " + ".join(f"{part} {row[part]}" for part in parts)
+            raise BadResult(f"{where}: {whole} {row[whole]} is not {sums}; the file is damaged")
+    if not isinstance(row["by_layer"], dict) or len(row["by_layer"].get("hits", ())) != row["n_layers"]:
+        raise BadResult(
+            f"{where}: by_layer does not have one count for each of the {row['n_layers']} layers; no sweep result"
+        )
+    for split in NESTED:
+        parts = row[split].values() if split == "by_phase" else [row[split]]
+        for name in SPLIT:
+            try:
+                total = int(sum(np.sum(part[name]) for part in parts))
+            except (KeyError, TypeError) as error:
+                raise BadResult(f"{where}: {split} has no count of {name}; no sweep result") from error
+            if total != row[name] and not (split == "by_phase" and row["phase"] != "all"):
+                raise BadResult(
+                    f"{where}: {name} is {row[name]} in all, but {total} summed over {split}; the file is damaged"
+                )

@@ -1,0 +1,177 @@
+"""How figures look: sizes, colours for colour-blind readers and for light and dark paper, the way to PNG and SVG.
+
+A figure is laid out in inches by hand: the legend has its own strip below the axes, so it covers no data and no
+layout engine is needed (one costs more than the drawing). Colours are drawn as seen on light paper; in the inline
+SVG each becomes a CSS variable, which the page sets for light, dark and print.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .sections import Section, is_bound
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# name: (on light paper, on dark paper). c0..c6 tell policies apart, together with a marker and a dash.
+COLOURS = {
+    "ink": ("#1f2328", "#e6edf3"),
+    "muted": ("#59636e", "#9aa4af"),
+    "line": ("#d1d9e0", "#3d444d"),
+    "paper": ("#ffffff", "#0d1117"),
+    "c0": ("#0072b2", "#56a8e8"),
+    "c1": ("#d55e00", "#ff8c42"),
+    "c2": ("#009e73", "#33c79b"),
+    "c3": ("#a8397f", "#e07bbd"),
+    "c4": ("#3aa0d8", "#9bd3f5"),
+    "c5": ("#8a6d00", "#d9b83d"),
+    "c6": ("#6f3d8f", "#b48ad6"),
+    "good": ("#00795a", "#2fb58f"),
+    "fair": ("#7cc4ad", "#1c6e57"),
+    "bad": ("#c75000", "#e8772e"),
+    "pale": ("#dfe4e9", "#2d333b"),
+    "grey1": ("#b9c1ca", "#4c545d"),
+    "grey2": ("#929ca6", "#6b747e"),
+    "grey3": ("#6b7580", "#8d96a0"),
+    "grey4": ("#454d56", "#b3bcc5"),
+}
+LIGHT = {name: light for name, (light, dark) in COLOURS.items()}
+MARKERS, DASHES = "os^DvPX<>ph*", ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))
+DPI, WIDTH = 170, 4.9  # pixels an inch, inches
+RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False, "text.color": LIGHT["ink"],
+    "axes.labelpad": 3, "axes.edgecolor": LIGHT["grey2"], "axes.labelcolor": LIGHT["ink"], "axes.facecolor": "none",
+    "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
+    "grid.color": LIGHT["line"], "grid.linewidth": 0.6, "xtick.color": LIGHT["grey3"], "ytick.color": LIGHT["grey3"],
+    "xtick.labelcolor": LIGHT["ink"], "ytick.labelcolor": LIGHT["ink"], "lines.linewidth": 1.5, "lines.markersize": 5,
+    "legend.frameon": False, "hatch.linewidth": 0.7, "svg.fonttype": "path", "figure.facecolor": "none",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A finished figure."""
+
+    name: str  # of the file, without suffix; unique in a report
+    title: str
+    alt: str  # what it shows, for who does not see it
+    caption: str
+    png: bytes
+    svg: str  # inline, coloured by the page
+
+
+def look_of(section: Section) -> dict[str, dict[str, Any]]:
+    """Line properties by policy, the same in every figure of a section. Bounds are dashed and without markers."""
+    out: dict[str, dict[str, Any]] = {}
+    for policy in dict.fromkeys(row["policy"] for row in section.rows):
+        if is_bound(policy):
+            first = policy == section.bound
+            out[policy] = {
+                "color": LIGHT["ink" if first else "grey3"],
+                "linestyle": (0, (5, 2)) if first else (0, (1, 1.5)),
+                "linewidth": 1.8,
+            }
+            continue
+        i = sum("marker" in style for style in out.values())
+        out[policy] = {
+            "color": LIGHT[f"c{i % 7}"],
+            "marker": MARKERS[i % 12],
+            "linestyle": DASHES[i // 7 % 3],
+            "markeredgecolor": LIGHT["paper"],
+            "markeredgewidth": 0.5,
+        }
+    return out
+
+
+def bound_name(policy: str) -> str:
+    """The label of a policy that knows the future."""
+    return f"{policy}: bound without prefetch" if policy.startswith("opt") else f"{policy} (knows the future)"
+
+
+def short(text: str, limit: int = 44) -> str:
+    """Cuts the middle out of a text too long for a figure."""
+    return text if len(text) <= limit else f"{text[: limit - 20]}…{text[-19:]}"
+
+
+class Panel:
+    """One figure with one pair of axes: title above, legend in a strip below, the word SIMULATED in its foot."""
+
+    def __init__(
+        self, section: Section, title: str, *, height: float = 2.6, legend: Sequence[str] = (),
+        left: float = 0.58, right: float = 0.2, top: float = 0.4, bottom: float = 0.42,
+    ) -> None:  # fmt: skip
+        """`legend` is what the legend will say; sizes are inches, `height` that of the axes."""
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.section, self.title = section, title
+        self.columns = 1 if any(len(text) > 34 for text in legend) else 2
+        strip = 0.158 * -(-len(legend) // self.columns) + 0.1 if legend else 0.0
+        self.height = top + height + bottom + strip + 0.22
+        self.figure: Figure = Figure(figsize=(WIDTH, self.height))
+        FigureCanvasAgg(self.figure)
+        low = (bottom + strip + 0.22) / self.height
+        self.axes: Axes = self.figure.add_axes(
+            (left / WIDTH, low, (WIDTH - left - right) / WIDTH, height / self.height)
+        )
+        self.width_in, self.height_in, self.left, self._strip = WIDTH - left - right, height, left, strip
+        self.figure.text(0.1 / WIDTH, 1 - 0.08 / self.height, title, va="top", fontsize=10.5, fontweight="bold")
+
+    def legend(self, handles: Sequence[Any]) -> None:
+        """Puts the legend into its strip, column by column."""
+        if handles:
+            self.figure.legend(
+                handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, 0.2 / self.height), ncols=self.columns,
+                fontsize=8, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2, handlelength=2.6,
+            )  # fmt: skip
+
+    def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:
+        """Draws it. `note` joins the foot line, which says where the numbers come from."""
+        row = self.section.first
+        foot = f"SIMULATED · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}" + (
+            f" · {note}" if note else ""
+        )
+        self.figure.text(0.1 / WIDTH, 0.06 / self.height, foot, va="bottom", fontsize=6.8, color=LIGHT["muted"])
+        png, svg = io.BytesIO(), io.StringIO()
+        self.figure.savefig(
+            png,
+            format="png",
+            dpi=DPI,
+            facecolor=LIGHT["paper"],
+            metadata={"Software": "slotwise", "Description": f"SIMULATED. {alt}"},
+        )
+        self.figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        return Picture(name, self.title, f"SIMULATED. {alt}", caption, png.getvalue(), inline_svg(svg.getvalue(), name))
+
+
+def inline_svg(text: str, name: str) -> str:
+    """matplotlib's SVG -> an element for the page: no outside names, ids unique to the figure, colours as variables."""
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'href="#', f'href="#{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    variables = {light: f"var(--{name})" for name, light in LIGHT.items()}
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda match: variables.get(match[0], match[0]), text)
+    return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def drawn(draw: Callable[[], list[Picture]]) -> list[Picture]:
+    """Runs `draw` under our settings; the ids of the SVG depend on nothing but the picture."""
+    import matplotlib
+
+    with matplotlib.rc_context({**RC, "svg.hashsalt": "slotwise"}):
+        return draw()
+
+
+def css_colours(which: int) -> str:
+    """The colour variables for light (0) or dark (1) paper."""
+    return "".join(f"--{name}:{pair[which]};" for name, pair in COLOURS.items())

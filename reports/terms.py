@@ -1,0 +1,33 @@
+"""Words of the page: its headings, and what the terms mean."""
+
+TERMS = {
+    "expert, row": "An expert is one FFN of one MoE layer; its row is the bytes of its weights.",
+    "slot, pool": "A slot is room in VRAM for one row; a pool is the slots under one policy, of one layer or of all.",
+    "step, tick": "A step is one forward pass of the model, a tick one layer of it. Time is counted in these, never in "
+    "seconds.",
+    "demand, hit, miss": "A demand is a distinct expert that the router chose at a tick, over all tokens of the step. "
+    "It is a hit if resident when the tick began, else a miss.",
+    "load": "A copy of one row into a slot: for a demand, or speculative, for a prediction.",
+    "look-ahead, width": "Predictions of what the next layer will demand. The width says how many per token are "
+    "considered; at 0 there is no look-ahead.",
+    "used, used late, wasted": "A speculative load is used if demanded before it leaves, late if it was still on its "
+    "way then, wasted if it leaves unused.",
+    "dropped, redundant, invalid": "A prediction that was refused a slot; one already resident or on its way; one "
+    "repeated or out of range.",
+    "guard, gate": "A guard may keep a victim from a prediction. A gate admits an expert only after several misses.",
+    "bound": "opt, which knows the future: no policy that starts empty, keeps to its slots and never "
+    "prefetches hits more.",
+    "token cycle, T": "The rows that one token reads over all layers, top-k on each. A smaller pool cannot hold them.",
+    "contract": "event: a tick is atomic, none of its demand is evicted in it. sequential: one expert after the other. "
+    "Numbers compare within one contract only.",
+    "points; fewer misses": "Points are a difference of hit rates in percentage points; fewer misses is relative to "
+    "the misses of the other.",
+    "–": "No value: nothing to divide by, or not recorded.",
+}
+PARTS = {  # key of the figures -> heading
+    "capacity": "Hit rate and what it costs",
+    "lookahead": "Look-ahead",
+    "layers": "Layers",
+    "warmup": "Warm-up",
+    "phases": "Prefill and decode",
+}

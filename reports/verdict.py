@@ -1,0 +1,130 @@
+"""Who wins at each size, by how much, at what cost, and how far from the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from . import metrics
+from .curves import ranked, whole
+from .rows import Row
+from .sections import Look, Section, Size
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The ranking at one size and one look-ahead, best first. Rows carry the counts, methods the comparisons."""
+
+    size: Size
+    look: Look
+    ranking: list[Row]
+    reference: Row | None  # lru without look-ahead
+    bound: Row | None  # opt, which bounds what does not prefetch
+
+    @property
+    def winner(self) -> Row:
+        return self.ranking[0]
+
+    @property
+    def tied(self) -> list[Row]:
+        """Rows that hit exactly as often as the winner, itself among them."""
+        return [row for row in self.ranking if row["hits"] == self.winner["hits"]]
+
+    @property
+    def runner_up(self) -> Row | None:
+        """The best that hits less than the winner."""
+        return self.ranking[len(self.tied)] if len(self.tied) < len(self.ranking) else None
+
+    def lead(self, other: Row | None) -> float:
+        """Hit rate above `other`, as a fraction; nan without one."""
+        return metrics.hit_rate(self.winner) - metrics.hit_rate(other) if other else float("nan")
+
+    def fewer(self, other: Row | None) -> float:
+        """Share of `other`'s misses that the winner does not have."""
+        return metrics.fewer_misses(self.winner, other) if other else float("nan")
+
+    def loads_against(self, other: Row | None) -> float:
+        """Loads of the winner for each load of `other`."""
+        return metrics.ratio(self.winner["fills"], other["fills"]) if other else float("nan")
+
+    def requests_ahead(self) -> tuple[int, int] | None:
+        """(requests in which the winner hits more than the runner-up, requests): is the lead of many, or of one?"""
+        if not self.runner_up:
+            return None
+        mine, theirs = (_hits_by_request(row) for row in (self.winner, self.runner_up))
+        names = [name for name in mine if name >= 0 and name in theirs]
+        return (sum(mine[name] > theirs[name] for name in names), len(names)) if len(names) > 1 else None
+
+
+def _hits_by_request(row: Row) -> dict[int, int]:
+    return dict(zip(row["by_request"]["request"].tolist(), row["by_request"]["hits"].tolist(), strict=True))
+
+
+def verdicts(section: Section) -> Iterator[Verdict]:
+    """By size, then look-ahead."""
+    plain = section.plain
+    for size in section.sizes:
+        reference = None if plain.width else section.row(section.reference, size, plain)
+        bound = section.row(section.bound, size, plain)
+        for look in section.looks:
+            if rows := ranked(section, size, look):
+                yield Verdict(size, look, rows, reference, bound)
+
+
+def headline(section: Section) -> list[str]:
+    """The answer in a few sentences, at the shown size."""
+    found = {verdict.look: verdict for verdict in verdicts(section) if verdict.size == section.shown}
+    plain, ahead = found.get(section.plain), found.get(section.best_look)
+    out = []
+    if plain:
+        out.append(_winner(section, plain))
+        if plain.bound:
+            out.append(_cause(plain.reference or plain.winner, plain.bound))
+    if ahead and ahead.look.width and ahead.look != section.plain:
+        out.append(_ahead(section, ahead, plain))
+    return [sentence for sentence in out if sentence]
+
+
+def _winner(section: Section, verdict: Verdict) -> str:
+    row, (reference, other) = verdict.winner, (verdict.reference, verdict.runner_up)
+    at = f"At {section.where(verdict.size)}, {section.look_name(verdict.look)}"
+    rate = metrics.percent(metrics.hit_rate(row))
+    bound = f"; the bound is {metrics.percent(metrics.hit_rate(verdict.bound))}" if verdict.bound else ""
+    if len(verdict.ranking) == 1:
+        return f"{at}, {row['policy']} hits {rate} of demands{bound}."
+    if len(verdict.tied) > 1:
+        tied = f"{len(verdict.tied)} policies tie at {rate} of demands, {row['policy']} with the fewest loads"
+        return f"{at}, {tied}{bound}."
+    lead = [f"{at}, {row['policy']} hits most: {rate} of demands"]
+    if reference and reference is not row:
+        lead.append(_against(verdict, reference, reference["policy"]))
+    if other and other is not reference:
+        lead.append(_against(verdict, other, f"the runner-up {other['policy']}"))
+    return ", ".join(lead) + bound + "."
+
+
+def _against(verdict: Verdict, other: Row, name: str) -> str:
+    lead = verdict.lead(other)
+    above = f"{metrics.points(abs(lead)).lstrip('+')} points {'above' if lead >= 0 else 'below'} {name}"
+    return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))})"
+
+
+def _cause(row: Row, bound: Row) -> str:
+    """Whether a low hit rate is the policy's failure or the working set's."""
+    share = metrics.unavoidable_share(row, bound)
+    if metrics.unknown(share) or share > 1:
+        return ""
+    if share >= 0.5:
+        kind = "mostly the working set, so slots or look-ahead help more than another policy"
+    else:
+        kind = "most of them hang on what is evicted"
+    return f"The bound has {metrics.percent(share, 0)} as many misses as {row['policy']} there: {kind}."
+
+
+def _ahead(section: Section, verdict: Verdict, plain: Verdict | None) -> str:
+    loads = whole(metrics.loads_per_token)
+    row = verdict.winner
+    rate, at = metrics.percent(metrics.hit_rate(row)), section.look_name(verdict.look)
+    told = f"With look-ahead, {row['policy']} at {at} hits {rate}"
+    instead = f" instead of {metrics.number(loads(plain.winner))}" if plain else ""
+    return f"{told} and loads {metrics.number(loads(row))} rows per token{instead}."

@@ -1,0 +1,177 @@
+"""Result files in, a folder of page, figures and tables out: made beside it, then moved in, never half written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from .errors import BadResult
+from .rows import NESTED, read_rows
+from .sections import sections
+
+MARK, PAGE = "report.json", "report.html"
+SPLITS = dict(zip(("layers.csv", "phases.csv", "requests.csv", "windows.csv"), NESTED, strict=True))
+
+
+def write_report(
+    paths: Sequence[Path | str],
+    out_dir: Path | str,
+    *,
+    force: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> list[Path]:
+    """Reads the result files and writes the report into `out_dir`: page, Markdown, figures, CSV, and a summary in JSON.
+
+    Result files that lie in `out_dir` stay there. Other files of the folder are never touched either, but unless
+    `force` is set they are refused, for they say that the folder is somebody else's.
+
+    Returns:
+        The files written, the page first.
+
+    Raises:
+        BadResult: a file that cannot be reported on, or a folder that is not ours.
+    """
+    from . import page, records
+    from .figures import figures
+
+    out_dir, say = Path(out_dir), progress or (lambda _: None)
+    stale = check_folder(out_dir, paths, force=force)
+    say("reading results")
+    rows = read_rows(paths)
+    parts = sections(rows)
+    chapters = []
+    texts: dict[str, str | bytes] = {}
+    for i, section in enumerate(parts):
+        say(f"drawing {section.title}")
+        pictures = figures(section, f"{i + 1}-" if len(parts) > 1 else "")
+        chapters.append(page.chapter(section, f"section-{i + 1}", pictures))
+        texts |= {f"figures/{picture.name}.png": picture.png for some in pictures.values() for picture in some}
+    say("writing")
+    texts["report.md"] = page.markdown(chapters)
+    texts["configurations.csv"] = _csv(records.configuration_records(rows))
+    texts["winners.csv"] = _csv(record for one in chapters for record in one.records)
+    texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
+    names = [PAGE, *sorted(texts), MARK]
+    texts[PAGE] = page.html(chapters, [name for name in sorted(texts) if "/" not in name] + ["figures/"])
+    texts[MARK] = json.dumps(_summary(chapters, names), indent=1, ensure_ascii=False, allow_nan=False)
+    _place(out_dir, {name: texts[name] for name in names}, stale)
+    return [out_dir / name for name in names]
+
+
+def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: bool = False) -> set[str]:
+    """Makes sure that a report may go there; returns the names of the files of an earlier report in it.
+
+    Raises:
+        BadResult: it is no folder, or holds files that are neither an earlier report's nor among `results`.
+    """
+    out_dir = Path(out_dir)
+    if not out_dir.exists():
+        return set()
+    if not out_dir.is_dir():
+        raise BadResult(f"{out_dir}: is a file, not a folder; name a folder that is new, empty or holds a report")
+    ours = _earlier(out_dir / MARK)
+    inputs = {Path(path).resolve() for path in results}
+    present = {path.relative_to(out_dir).as_posix(): path for path in out_dir.rglob("*") if not path.is_dir()}
+    strangers = sorted(name for name, path in present.items() if name not in ours and path.resolve() not in inputs)
+    if strangers and not force:
+        raise BadResult(
+            f"{out_dir}: holds {strangers[0]!r}{f' and {len(strangers) - 1} more files' if len(strangers) > 1 else ''} "
+            "that no report wrote; name another folder, or add the report with --force (nothing of yours is removed)"
+        )
+    return ours & set(present)
+
+
+def _earlier(mark: Path) -> set[str]:
+    """The names that an earlier report says it wrote; none if the mark is not one of ours."""
+    try:
+        summary = json.loads(mark.read_text())
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        return set()
+    if (
+        not isinstance(summary, dict)
+        or summary.get("format") != "slotwise.report"
+        or not isinstance(summary.get("files"), list)
+    ):
+        return set()
+    return {name for name in summary["files"] if isinstance(name, str)}
+
+
+def _place(out_dir: Path, texts: dict[str, str | bytes], stale: set[str]) -> None:
+    """All parts into a folder beside `out_dir`; then it becomes `out_dir`, or its files replace the old ones."""
+    parent = out_dir.resolve().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{out_dir.resolve().name}-", dir=parent))
+    try:
+        beside.chmod(0o777 & ~_umask())
+        for name, text in texts.items():
+            path = beside / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        if not out_dir.exists():
+            beside.rename(out_dir)
+            return
+        for name in texts:
+            (out_dir / name).parent.mkdir(exist_ok=True)
+            (beside / name).replace(out_dir / name)
+        for name in stale - set(texts):
+            (out_dir / name).unlink()
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _csv(records: Iterable[dict[str, Any]]) -> str:
+    """Records -> CSV with the union of their keys as columns; null and nan are empty."""
+    import io
+
+    records = list(records)
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if _none(record.get(name)) else record[name] for name in columns] for record in records)
+    return out.getvalue()
+
+
+def _summary(chapters: Sequence[Any], names: list[str]) -> dict[str, Any]:
+    """What programs read; also the mark of a folder of ours."""
+    about = [
+        one.provenance
+        | {
+            "title": one.title,
+            "options": dict(one.options),
+            "answer": one.answer,
+            "winners": [_known(record) for record in one.records],
+        }
+        for one in chapters
+    ]
+    return {
+        "format": "slotwise.report",
+        "version": 1,
+        "written_by": f"slotwise {version('slotwise')}",
+        "simulated": True,
+        "page": PAGE,
+        "files": names,
+        "sections": about,
+    }
+
+
+def _known(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if _none(value) else value for name, value in record.items()}
+
+
+def _none(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,86 @@
+"""Which experts to keep in VRAM, answered from router traces. The public names, each imported when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from slotwise.policies import Pool as Pool
+    from slotwise.policies import list_policies as list_policies
+    from slotwise.policies import parse_policy as parse_policy
+    from slotwise.policies.errors import BadPolicy as BadPolicy
+    from slotwise.replay import replay as replay
+    from slotwise.replay import sweep as sweep
+    from slotwise.replay.errors import BadOption as BadOption
+    from slotwise.reports import write_report as write_report
+    from slotwise.reports.errors import BadResult as BadResult
+    from slotwise.traces import Trace as Trace
+    from slotwise.traces import TraceWarning as TraceWarning
+    from slotwise.traces import list_formats as list_formats
+    from slotwise.traces import list_predictors as list_predictors
+    from slotwise.traces import open_trace as open_trace
+    from slotwise.traces.errors import BadTrace as BadTrace
+    from slotwise.traces.profile import write_profile as write_profile
+    from slotwise.traces.stats import describe as describe
+    from slotwise.traces.synth import synthesise as synthesise
+
+    from .compare import compare as compare
+
+__version__ = "0.1.0"
+
+_HOMES = {  # public name -> the module that defines it
+    "open_trace": "slotwise.traces",
+    "Trace": "slotwise.traces",
+    "replay": "slotwise.replay",
+    "sweep": "slotwise.replay",
+    "compare": "slotwise.compare",
+    "Pool": "slotwise.policies",
+    "parse_policy": "slotwise.policies",
+    "list_policies": "slotwise.policies",
+    "list_formats": "slotwise.traces",
+    "list_predictors": "slotwise.traces",
+    "describe": "slotwise.traces.stats",
+    "synthesise": "slotwise.traces.synth",
+    "write_profile": "slotwise.traces.profile",
+    "write_report": "slotwise.reports",
+    "TraceWarning": "slotwise.traces.errors",
+    "BadTrace": "slotwise.traces.errors",
+    "BadPolicy": "slotwise.policies.errors",
+    "BadOption": "slotwise.replay.errors",
+    "BadResult": "slotwise.reports.errors",
+}
+__all__ = [  # written out for type checkers; a test compares it with the table
+    "BadOption",
+    "BadPolicy",
+    "BadResult",
+    "BadTrace",
+    "Pool",
+    "Trace",
+    "TraceWarning",
+    "__version__",
+    "compare",
+    "describe",
+    "list_formats",
+    "list_policies",
+    "list_predictors",
+    "open_trace",
+    "parse_policy",
+    "replay",
+    "sweep",
+    "synthesise",
+    "write_profile",
+    "write_report",
+]
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'slotwise' has no attribute {name!r}")
+    home = import_module(_HOMES[name])
+    # slotwise.replay is a folder and a function: the subpackage itself can be called, so that both spellings stay true.
+    value = home if home.__name__ == f"slotwise.{name}" and callable(home) else getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

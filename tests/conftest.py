@@ -1,0 +1,48 @@
+"""What tests share: hypothesis profiles, and the captured traces that may lie beside the checkout."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None, print_blob=True)
+settings.register_profile("dev", max_examples=200, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def run(*words: str | Path, code: int | None = 0, **options) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a process of its own; fails with all it said unless it ends with `code` (None: any will do)."""
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
+    assert code in {None, done.returncode}, f"{words} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def python(script: str) -> str:
+    """The output of a script in a fresh interpreter, where nothing has been imported yet."""
+    return run(sys.executable, "-c", script).stdout
+
+
+def slotwise(*words: str | Path, code: int = 0, **options) -> subprocess.CompletedProcess[str]:
+    """Runs the command line as a user does, and holds it to its exit code."""
+    return run(sys.executable, "-m", "slotwise", *words, code=code, **options)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of captured traces and models beside the checkout: most are not ours to ship, so it may be absent."""
+    folder = ROOT.parent / "shared"
+    if not (folder / "traces").is_dir():
+        pytest.skip("no folder shared/traces beside the checkout: the captured traces are not part of the repository")
+    return folder
+
+
+def pytest_collection_modifyitems(items):
+    """Whatever asks for the captured traces is marked so: `-m 'not shared'` leaves it out."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker("shared")

@@ -1,0 +1,136 @@
+"""Live calls of `Pool`, tick by tick, against the slow twin: verb for verb, slot for slot, counter for counter."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle_case import case, spelled, with_profiles
+from oracle_chance import NAMES, cases, options, policies
+from oracle_counts import NAMES as COUNTERS
+
+import slotwise
+
+LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
+
+
+def pool_for(trace, policy, how):
+    """A live pool with the options of a replay; horizon, width and resets are what its caller does."""
+    skip = ("horizon", "width", "reset", "miss", "vram")
+    kept = {name: value for name, value in how.items() if name not in skip}
+    if "vram" in how:
+        kept |= {"capacity_bytes": how["vram"]}
+    return slotwise.Pool(
+        spelled(policy), n_layers=trace.n_layers, n_experts=trace.n_experts, row_bytes=trace.row_bytes, **kept
+    )
+
+
+def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
+    """Call the pool as a model would: every layer of every step, and after each the look-ahead. Yields its plans."""
+    starts = trace.starts
+    for now, (first, last) in enumerate(itertools.pairwise(starts)):
+        if now in resets:
+            pool.reset()
+        for layer in range(trace.n_layers):
+            k = max(len(row) for rows in trace.experts for row in rows if row)
+            rows = [row or [-1] * k for row in trace.experts[layer][first:last]]
+            plan = pool.step(layer, np.array(rows, dtype))
+            yield now, layer, "step", [tuple(map(int, entry)) for entry in plan.verbs()]
+            if width and layer + horizon < trace.n_layers:
+                rows = [row[:width] for row in trace.predicted[horizon][layer + horizon][first:last]]
+                plan = pool.prefetch(layer + horizon, np.array(rows, dtype))
+                yield now, layer, "prefetch", [tuple(map(int, entry)) for entry in plan.verbs()]
+
+
+def heard(ticks):
+    """The law's ticks as a live caller hears them: silent look-aheads left out."""
+    return [tick for tick in ticks if tick[3]]
+
+
+@pytest.mark.parametrize("name", LIVE)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):
+    trace = data.draw(cases())
+    policy = with_profiles(data.draw(policies(trace, [name])), tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy)) | {"reset": "persistent", "miss": "cpu"}
+    if "vram" in how and (how["scope"] == "layer" or len(set(trace.row_bytes)) == 1):
+        how["slots"] = data.draw(st.integers(1, trace.n_experts))
+        del how["vram"]
+    law = trace.by_law(policy, **how)
+    pool = pool_for(trace, policy, how)
+    ahead = {name: how[name] for name in ("width", "horizon") if name in how}
+    lived = list(drive(pool, trace, **ahead))
+    assert heard(lived) == heard(
+        (now, layer, kind, [(v, e, s) for v, _, e, s in verbs]) for now, layer, kind, verbs in law.ticks
+    )
+    for name in COUNTERS:
+        if name not in ("unresolved",):
+            assert pool.counters[name] == law.counters[name], name
+    for layer in range(trace.n_layers):
+        held = [e for slots in law.residents.values() for of, e in slots.values() if of == layer]
+        assert [int(e) for e in pool.residents(layer)] == sorted(held)
+
+
+def test_one_dimension_is_one_token():
+    one, two = (slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2) for _ in range(2))
+    assert one.step(0, [0, 1]).verbs() == two.step(0, [[0, 1]]).verbs()
+
+
+def test_a_layer_not_above_the_last_one_begins_a_step_and_skipped_layers_are_empty_ticks():
+    """Lag 2 in a model of 3 layers: loaded at (0, 0), landed at (1, 0), which is three ticks later."""
+    pool = slotwise.Pool("lru", n_layers=3, n_experts=4, slots=2, lag_demand=2)
+    pool.step(0, [0])
+    assert [verb for verb, *_ in pool.step(0, [0]).verbs()] == [0]
+    pool = slotwise.Pool("lru", n_layers=3, n_experts=4, slots=2, lag_demand=3)
+    pool.step(0, [0])
+    assert [verb for verb, *_ in pool.step(0, [0]).verbs()] == [8]
+
+
+def test_half_life_counts_live_steps():
+    """A is demanded four times at steps 0 to 3, B at 4 and 5; with half_life=2 A is down to 1 at step 4, 0 at 6."""
+    pool = slotwise.Pool("lfu(half_life=2)", n_layers=1, n_experts=4, slots=2)
+    for ids in ([0], [0], [0], [0], [1], [1]):
+        pool.step(0, ids)
+    assert [tuple(map(int, entry)) for entry in pool.step(0, [2]).verbs()] == [(3, 0, 0), (1, 2, 0)]
+
+
+def test_a_reset_starts_anew_but_keeps_counting_what_happened():
+    trace = case([[0], [0], [0], [0]], request=[1, 1, 2, 2])
+    law = trace.by_law("lru", slots=2, reset="request")
+    pool = slotwise.Pool("lru", n_layers=1, n_experts=1, slots=2)
+    lived = list(drive(pool, trace, resets=[2]))
+    assert [verbs for *_, verbs in lived] == [[(v, e, s) for v, _, e, s in verbs] for *_, verbs in law.ticks]
+    assert pool.counters["discarded"] == law.counters["discarded"] == 1
+    assert pool.counters["compulsory"] == law.counters["compulsory"] == 2
+
+
+def test_the_plan_of_a_call_is_kept_by_copy():
+    pool = slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2)
+    kept = pool.step(0, [0, 1]).copy()
+    said = list(kept.verbs())
+    pool.step(0, [2, 3])
+    assert list(kept.verbs()) == said
+
+
+@pytest.mark.parametrize("policy", ["belady", "opt"])
+def test_policies_that_need_the_future_are_refused_live(policy):
+    with pytest.raises(slotwise.BadPolicy, match="replay"):
+        slotwise.Pool(policy, n_layers=1, n_experts=4, slots=2)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
+def test_any_integer_type_of_ids_is_the_same_to_a_pool(dtype):
+    pool = slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2)
+    assert [tuple(map(int, entry)) for entry in pool.step(0, np.array([[3, 1]], dtype)).verbs()] == [
+        (1, 3, 0),
+        (1, 1, 1),
+    ]
+
+
+def test_two_pools_share_nothing():
+    one, two = (slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2) for _ in range(2))
+    one.step(0, [0])
+    assert one.counters["demands"] == 1
+    assert two.counters["demands"] == 0

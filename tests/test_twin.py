@@ -1,0 +1,128 @@
+"""The compiled replay against its slow twin: every counter in every cut, and the hash of every plan."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle_case import with_profiles
+from oracle_chance import NAMES, cases, options, policies
+from oracle_counts import NAMES as COUNTERS
+from oracles import pollution
+
+STATES = ("residents", "in_flight")  # of the end of a run: no event of a step
+
+
+def differences(law, run, window):
+    """What the two engines say differently, as (cut, counter, by law, by replay)."""
+    events = [name for name in COUNTERS if name not in STATES]
+    found = [("run", name, law.counters[name], run.counters[name]) for name in COUNTERS]
+    found += [("layer", name, law.by_layer[name], run.by_layer[name]) for name in COUNTERS]
+    for phase in ("prefill", "decode"):
+        found += [(phase, name, law.by_phase[phase][name], run.by_phase[phase][name]) for name in events]
+    requests = run.by_request["request"]
+    found.append(("request", "request", list(law.by_request), sorted(requests)))
+    for name in (name for name in events if law.counters[name] is not None):
+        found.append(("request", name, [law.by_request[r][name] for r in requests], list(run.by_request[name])))
+        found.append(("along", name, law.along(name, window), list(run.along[name])))
+    found.append(("plan", "sha256", law.plan_sha256, run.plan_sha256))
+    return [(cut, name, a, b) for cut, name, a, b in found if same(a) != same(b)]
+
+
+def same(value):
+    return [int(v) for v in value] if isinstance(value, (list, tuple)) and value and value[0] is not None else value
+
+
+def assert_equal(trace, policy, window=1, group_rows=None, **how):
+    law = trace.by_law(policy, **how)
+    run = trace.by_replay(policy, window=window, group_rows=group_rows, **how)
+    assert not differences(law, run, window)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=250)
+@given(data=st.data())
+def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
+    trace = data.draw(cases())
+    policy = with_profiles(data.draw(policies(trace, [name])), tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy))
+    assert_equal(trace, policy, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 1, 5])), **how)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_speculative_verify_steps_are_built_as_the_law_says(data, tmp_path_factory):
+    trace = data.draw(cases(one_row=True))
+    policy = with_profiles(data.draw(policies(trace)), tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy))
+    verify = {
+        "verify_tokens": data.draw(st.integers(2, 5)),
+        "accept": data.draw(st.sampled_from([0.0, 0.3, 0.7, 1.0])),
+        "seed": data.draw(st.integers(0, 99)),
+    }
+    group_rows = data.draw(st.sampled_from([None, 1, 4]))
+    assert_equal(trace, policy, group_rows=group_rows, verify=verify, **how)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_reported_phase_is_that_part_of_the_whole_replay(data):
+    trace = data.draw(cases())
+    phase = data.draw(st.sampled_from(["prefill", "decode"]))
+    law = trace.by_law("lru", slots=2)
+    run = trace.by_replay("lru", slots=2, phase=phase)
+    for name in COUNTERS:
+        if name not in STATES:
+            assert run.counters[name] == law.by_phase[phase][name], name
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_the_first_steps_alone_are_a_trace_of_their_own(data):
+    """Also for the policies that know the future: it ends where the replay ends."""
+    trace = data.draw(cases())
+    policy = data.draw(st.sampled_from(["lru", "lfu", "belady", "opt"]))
+    n = data.draw(st.integers(1, len(trace.starts)))
+    n_rows = trace.starts[min(n, len(trace.starts) - 1)]
+    whole = trace.by_replay(policy, slots=2, steps=n)
+    part = trace.first(n_rows).by_law(policy, slots=2)
+    assert not differences(part, trace.by_replay(policy, slots=2, steps=n, window=1), 1)
+    assert whole.plan_sha256 == part.plan_sha256
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_pollution_counts_the_misses_that_prefetch_has_caused(data, tmp_path_factory):
+    trace = data.draw(cases())
+    policy = data.draw(policies(trace, ["lru", "fifo", "lfu", "lfru", "random", "belady"]))
+    policy = with_profiles(policy, tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy))
+    expected = pollution(trace.by_law(policy, **how), trace.by_law(policy, **{**how, "width": 0}))
+    run = trace.by_replay(policy, pollution=True, **how)
+    assert run.counters["pollution"] == expected
+    assert trace.by_replay(policy, **how).counters["pollution"] is None
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_threads_change_nothing(data, tmp_path_factory):
+    trace = data.draw(cases())
+    policy = with_profiles(data.draw(policies(trace)), tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy))
+    one, two = (trace.by_replay(policy, threads=n, window=1, **how) for n in (1, 2))
+    assert (one.counters, one.by_layer, one.by_phase) == (two.counters, two.by_layer, two.by_phase)
+    assert (one.by_request, one.along, one.plan_sha256) == (two.by_request, two.along, two.plan_sha256)
+
+
+@pytest.mark.parametrize("run", ["by_law", "by_replay"])
+@settings(max_examples=100)
+@given(data=st.data())
+def test_one_expert_a_step_makes_the_two_contracts_equal(run, data, tmp_path_factory):
+    """With one row a step and one expert a layer a tick has nothing to be atomic about, but when its load lands."""
+    trace = data.draw(cases(one_row=True, top_k=1))
+    rivals = [name for name in NAMES if name != "opt"]
+    policy = with_profiles(data.draw(policies(trace, rivals)), tmp_path_factory.mktemp("profiles"))
+    how = data.draw(options(trace, policy))
+    event, sequential = (getattr(trace, run)(policy, **how | {"contract": c}) for c in ("event", "sequential"))
+    for name in COUNTERS:
+        if name not in STATES:
+            assert event.counters[name] == sequential.counters[name], name
+    assert event.plan_sha256 == sequential.plan_sha256

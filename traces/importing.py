@@ -1,0 +1,48 @@
+"""What the importers of foreign formats share: guesses that are owned up to, ranks, requests."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from .errors import TraceWarning
+
+
+def warn(where: str, text: str) -> None:
+    warnings.warn(f"{where}: {text}", TraceWarning, stacklevel=3)
+
+
+def short(value: Any) -> str:
+    """`repr`, cut to what fits into a one-line message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def guessed_n_experts(where: str, largest: int) -> int:
+    """The last resort: nothing says how many experts there are."""
+    warn(where, f"n_experts is not recorded; taken as the largest id + 1 = {largest + 1} (--n-experts says better)")
+    return largest + 1
+
+
+def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both arrays with every top-k (last axis) in falling order of weight, ties as they were; warns if any changed."""
+    if not np.isfinite(weights).all() or not (weights[..., 1:] > weights[..., :-1]).any():
+        return experts, weights  # what is not finite is reported with its row later
+    order = np.argsort(-weights, axis=-1, kind="stable")
+    warn(where, "top-k was not in order of weight; ranked by weight")
+    return np.take_along_axis(experts, order, -1), np.take_along_axis(weights, order, -1)
+
+
+def request_columns(lengths: np.ndarray, prefill: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of requests one after the other, of `lengths` rows: the `prefill` first rows of each are one step and
+    every other row is a step; positions start at `first`."""
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    decode = within >= np.repeat(prefill, lengths)
+    return {
+        "request": np.repeat(np.arange(len(lengths)), lengths),
+        "step": np.cumsum(decode | (within == 0)) - 1,
+        "position": within + np.repeat(first, lengths),
+        "phase": decode.astype(np.uint8),
+    }

@@ -91,15 +91,15 @@ LAST_HASHED = V.drop
 
 @njit(nogil=True, cache=True)
 def replay_block(
-    address, pool, first_step, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks, future,
+    address, pool, first_step, rows, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks, future,
     counts, bits, log
 ):  # fmt: skip
     """Replays the steps of one block against one pool: a layer's own, or the global one with all layers in turn.
 
-    `experts` [layers, rows * top_k], `predicted` [layers, rows * recorded], `future` like experts or empty, `starts`
-    [steps + 1] rows, `cells` [steps + 1] counter cells (the first is that of the step before the block), `resets`
-    [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log` [n, 4] or empty.
-    Returns the number of log rows written.
+    `experts` [layers, rows, top_k], `predicted` [layers, rows, recorded] or empty, `future` like experts or empty,
+    `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the step
+    before the block), `resets` [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log` [n, 4] or
+    empty. Returns the number of log rows written.
     """
     p = open_pool(address, pool)
     shared = p.shared
@@ -107,8 +107,7 @@ def replay_block(
     wide = shared[H.n_pools] == 1
     first_layer = 0 if wide else pool
     last_layer = n_layers if wide else pool + 1
-    rows = starts[-1]
-    top_k = experts.size // (n_layers * rows) if rows else 0
+    top_k = experts.shape[2]
     absent = np.int64(all_ones(predicted))
     ids, offers, nexts, flags = data_of(experts), data_of(predicted), data_of(future), data_of(bits)
     shared[H.has_future] = future.size

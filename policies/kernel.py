@@ -30,12 +30,13 @@ from .policy import (
     then,
     touched,
 )
-from .layout import FOREVER, NEVER, NONE
+from .layout import NEVER, NONE
 from .names import C, H, P, V
 
 # --- generated modules begin here ---
 
 inlined = njit(forceinline=True, error_model="numpy")
+TAKEN = (1 << 63) - 1  # score of a slot without a candidate
 
 
 class Moment(NamedTuple):
@@ -102,13 +103,13 @@ def pick(p, at):
         head[P.scored] = 1
         for slot in range(slots):
             key = p.owner[slot]
-            p.score[slot] = FOREVER
+            p.score[slot] = TAKEN
             if key != NONE and p.busy[key] < tick:
-                p.score[slot] = min(priority(p, key, at), FOREVER - 1)
-    best = np.int64(FOREVER)
+                p.score[slot] = min(priority(p, key, at), TAKEN - 1)
+    best = np.int64(TAKEN)
     for slot in range(slots):
         best = min(best, p.score[slot])
-    if best == FOREVER:
+    if best == TAKEN:
         return np.int64(NONE)
     victim = np.int64(NONE)
     for slot in range(slots):
@@ -145,7 +146,7 @@ def put(p, key, at, layer, lag, at_once):
     head[P.fills] += 1
     p.owner[slot] = key
     p.slot[key] = slot
-    p.score[slot] = FOREVER
+    p.score[slot] = TAKEN
     p.fill[key] = head[P.fills]
     land = at.tick if at_once else at.tick + lag + 1
     p.land[key] = land
@@ -162,7 +163,7 @@ def remove(p, key, layer):
     slot = p.slot[key]
     p.owner[slot] = NONE
     p.slot[key] = NONE
-    p.score[slot] = FOREVER
+    p.score[slot] = TAKEN
     head[P.occupied] -= 1
     head[P.used] -= p.row_bytes[layer]
     if slot < head[P.hint]:
@@ -233,7 +234,7 @@ def make_room(p, n, key, at, layer, speculative):
         p.gathered[count] = victim
         count += 1
         p.busy[victim] = at.tick
-        p.score[p.slot[victim]] = FOREVER
+        p.score[p.slot[victim]] = TAKEN
         need -= p.row_bytes[layer_of(p, at, victim)]
     for i in range(count):
         victim = p.gathered[i]
@@ -599,7 +600,7 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
             offered += 1
             if expert >= p.shared[H.n_experts]:
                 n[layer * C.n + C.invalid] += 1
-                record(p, V.invalid, expert, NONE)
+                record(p, V.invalid, at.base + expert, NONE)
                 continue
             key = at.base + expert
             if p.mark[key] == mark:

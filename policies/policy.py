@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from .errors import BadPolicy
 from .layout import NONE
 
 
 def priority(p, key, at):
-    return p.touch[key]
-
+    return p.touch[key]  # every policy writes its own
 
 def then(p, key, at):
     return 0
@@ -80,6 +80,13 @@ class Policy:
     def settings(self) -> dict[str, Any]:
         """The parameters that differ from their defaults, in the order of the fields."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
+
+
+def check_at_least(policy: Policy, field: str, least: int) -> None:
+    """Raises BadPolicy unless the field is a whole number of at least `least`."""
+    value = getattr(policy, field)
+    if not isinstance(value, int) or value < least:
+        raise BadPolicy(f"{policy.name}({field}={value}): {field} is a whole number of at least {least}")
 
 
 HOOKS = ("priority", "then", "touched", "filled", "refused", "left", "oldest", "choose")

@@ -40,7 +40,7 @@ def against_size(
     styles = look_of(section)
     names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in order]
     known = any(size.pool_bytes is not None for size in sizes)
-    panel = Panel(section, title, legend=names, top=0.75 if known else 0.58, right=0.75 if bytes_per_unit else 0.22)
+    panel = Panel(section, title, legend=names, top=0.75 if known else 0.52, right=0.75 if bytes_per_unit else 0.22)
     axes, handles = panel.axes, []
     for policy, text in zip(order, names, strict=True):
         points = [(size.slots, curves[policy][size] * scale) for size in sizes if size in curves[policy]]
@@ -212,7 +212,7 @@ def heatmap(
     )
     axes.set_yticks(np.arange(len(rows)) + 0.5, [short(text, 34) for text in rows], fontsize=8)
     n_layers = values.shape[1]
-    every = -(-n_layers // 12)
+    every = max(1, math.ceil(n_layers * 0.24 / panel.width_in))
     axes.set_xticks(
         np.arange(0, n_layers, every) + 0.5, [str(layer) for layer in range(0, n_layers, every)], fontsize=8
     )

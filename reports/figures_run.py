@@ -11,7 +11,7 @@ from . import metrics
 from .charts import against_size, heatmap
 from .curves import curves_of, ranked
 from .rows import Row
-from .sections import Section
+from .sections import Section, size_of
 from .style import LIGHT, Panel, Picture, bound_name, look_of, short
 
 LINES, WINDOWS = 6, 30  # policies and marks that a time series bears
@@ -75,7 +75,7 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
             section, f"{prefix}warm-up-slots", f"Hit rate along the run by slots, {short(winner, 28)}", lines,
             _hit_rate, note=note, caption=f"The winner at {section.where(size)}, at every size.",
         )  # fmt: skip
-    if section.first["phase"] == "all":
+    if all(row["phase"] == "all" and row["slots"] != 0 for row, _ in lines.values()):
         yield _along(
             section, f"{prefix}occupancy", f"Slots in use, {short(winner, 40)}", lines, _in_use(section), note=note,
             label="slots in use, %", top=103,
@@ -135,7 +135,7 @@ def _in_use(section: Section) -> Callable[[Counts, Row], np.ndarray]:
 
     def share(counts: Counts, row: Row) -> np.ndarray:
         held = np.cumsum(counts["fills"] - counts["evictions"] - counts["invalidated"] - counts["discarded"])
-        return 100 * metrics.ratio(held, sum(row["slots_by_layer"]) if row["slots_by_layer"] else pools * row["slots"])
+        return 100 * metrics.ratio(held, pools * size_of(row).slots)
 
     return share
 

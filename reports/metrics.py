@@ -33,13 +33,12 @@ def ratio(part: Any, whole: Any) -> Any:
 
 
 def tokens_of(c: Counters, row: Mapping[str, Any]) -> Any:
-    """Tokens that `c` covers: n_tokens of a whole replay, else routed / (n_layers * top_k).
+    """Tokens that `c` covers: n_tokens_counted of a whole row, routed / (n_layers * top_k) of a part of one.
 
-    A part of a replay (a phase, a window, the first steps) has no token count of its own, but each token routes
-    top_k experts on every layer. The two agree unless the capture left layers of some tokens out.
+    A phase or a window has no token count of its own, but each token routes top_k experts on every layer. The two
+    agree unless the capture left layers of some tokens out.
     """
-    whole = c is row and row["phase"] == "all" and row["steps"] is None and row["verify_tokens"] == 1
-    return row["n_tokens"] if whole else ratio(c["routed"], row["n_layers"] * row["top_k"])
+    return row["n_tokens_counted"] if c is row else ratio(c["routed"], row["n_layers"] * row["top_k"])
 
 
 def hit_rate(c: Counters, tokens: Any = None) -> Any:
@@ -207,7 +206,7 @@ def size(n_bytes: Any) -> str:
         return DASH
     value, unit = float(n_bytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
+        if abs(value) < 1023.5 or unit == "TiB":
             break
         value /= 1024
     return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"

@@ -56,7 +56,7 @@ def split_records(rows: Iterable[Row], split: str) -> Iterator[dict[str, Any]]:
             },
         }
         for label, c in _parts(row, split):
-            tokens = metrics.tokens_of(c, row) if split != "by_layer" else row["n_tokens"]
+            tokens = metrics.tokens_of(c, row) if split != "by_layer" else row["n_tokens_counted"]
             yield {
                 **head,
                 part: label,

@@ -13,7 +13,7 @@ from .metrics import COUNTERS, NULLABLE
 
 Row = dict[str, Any]
 IDENTITY = {"trace": str, "trace_sha256": str, "model": str} | dict.fromkeys(
-    ("n_layers", "n_experts", "top_k", "n_tokens", "n_steps", "n_requests"), int
+    ("n_layers", "n_experts", "top_k", "n_tokens", "n_tokens_counted", "n_steps", "n_requests"), int
 )
 OPTIONS = {
     "policy": str, "slots": int, "slots_asked": str, "capacity_bytes": int, "scope": str, "contract": str,
@@ -21,7 +21,7 @@ OPTIONS = {
     "overflow": str, "reset": str, "miss": str, "prefill": str, "batch_gate": int, "phase": str, "steps": int,
     "verify_tokens": int, "accept": float, "seed": int, "row_bytes": int,
 }  # fmt: skip
-MAY_BE_NULL = {"capacity_bytes", "max_loads", "steps", "row_bytes", "slots_asked", "batch_gate", *NULLABLE}
+MAY_BE_NULL = {"slots", "capacity_bytes", "max_loads", "steps", "row_bytes", "slots_asked", "batch_gate", *NULLABLE}
 POSITIVE = {"n_layers", "n_experts", "top_k", "n_tokens", "verify_tokens", "horizon"}
 NESTED = ("by_layer", "by_phase", "by_request", "along")
 SPLIT = ("demands", "hits", "misses")  # what every split must carry, and must add up to the whole
@@ -43,7 +43,7 @@ def read_rows(paths: Iterable[Path | str]) -> list[Row]:
             for name in COUNTERS:
                 if seen[name] != row[name]:
                     raise BadResult(
-                        f"{row['file']} row {row['index']}: {row['policy']} at {row['slots']} slots is also in "
+                        f"{row['file']} row {row['index']}: {row['policy']} at {row['slots_asked']} slots is also in "
                         f"{seen['file']} row {seen['index']} with other counts ({name} {row[name]} and {seen[name]}); "
                         "report on one of the two"
                     )

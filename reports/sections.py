@@ -34,11 +34,11 @@ class Size(NamedTuple):
     """A pool size: slots per pool (the mean, where layers got different numbers) and what they ask for in VRAM."""
 
     slots: float
-    by_layer: tuple[int, ...] | None
     pool_bytes: int | None  # of all layers together; None if the row size is unknown
+    text: str
 
     def __str__(self) -> str:
-        return f"{min(self.by_layer)}–{max(self.by_layer)}" if self.by_layer else f"{self.slots:.0f}"
+        return self.text
 
 
 class Key(NamedTuple):
@@ -78,7 +78,7 @@ class Section:
         """The row of each (policy, size, look-ahead)."""
         out: dict[Key, Row] = {}
         for row in self.rows:
-            out.setdefault(Key(row["policy"], _size(row), _look(row)), row)
+            out.setdefault(Key(row["policy"], size_of(row), _look(row)), row)
         return out
 
     @cached_property
@@ -198,11 +198,17 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     return out
 
 
-def _size(row: Row) -> Size:
-    by_layer = row["slots_by_layer"]
-    if by_layer and len(set(by_layer)) == 1:
-        return Size(float(by_layer[0]), None, row["capacity_bytes"])
-    return Size(sum(by_layer) / len(by_layer) if by_layer else float(row["slots"]), by_layer, row["capacity_bytes"])
+def size_of(row: Row) -> Size:
+    """The size that `row` was granted. A pool of bytes counts as the slots that it would be with rows of mean size."""
+    n_bytes, slots, by_layer = row["capacity_bytes"], row["slots"], row["slots_by_layer"]
+    if by_layer and len(set(by_layer)) > 1:
+        return Size(sum(by_layer) / len(by_layer), n_bytes, f"{min(by_layer)}–{max(by_layer)}")
+    if slots is not None:
+        return Size(float(slots), n_bytes, str(slots))
+    if not n_bytes or not row["token_cycle_bytes"]:
+        raise BadResult(f"{row['file']} row {row['index']}: neither slots nor bytes of the pool; no sweep result")
+    rows = n_bytes * row["n_layers"] * row["top_k"] / row["token_cycle_bytes"]
+    return Size(rows / (1 if row["scope"] == "global" else row["n_layers"]), n_bytes, f"≈{rows:.0f}")
 
 
 def _look(row: Row) -> Look:

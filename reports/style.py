@@ -112,7 +112,7 @@ class Panel:
 
         self.section, self.title = section, title
         self.columns = 1 if any(len(text) > 34 for text in legend) else 2
-        strip = 0.158 * -(-len(legend) // self.columns) + 0.1 if legend else 0.0
+        strip = 0.158 * -(-len(legend) // self.columns) + 0.13 if legend else 0.0
         self.height = top + height + bottom + strip + 0.22
         self.figure: Figure = Figure(figsize=(WIDTH, self.height))
         FigureCanvasAgg(self.figure)
@@ -127,8 +127,8 @@ class Panel:
         """Puts the legend into its strip, column by column."""
         if handles:
             self.figure.legend(
-                handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, 0.2 / self.height), ncols=self.columns,
-                fontsize=8, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2, handlelength=2.6,
+                handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, 0.23 / self.height), fontsize=8,
+                ncols=self.columns, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2, handlelength=2.6,
             )  # fmt: skip
 
     def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:

@@ -151,7 +151,7 @@ def with_profiles(policy, folder: Path):
         if not isinstance(counts, list):
             return params
         path = folder / f"{name}.json"
-        path.write_text(json.dumps({"counts": counts}))
+        path.write_text(json.dumps({"format": "slotwise.profile", "version": 1, "counts": counts, "traces": []}))
         return {"profile": path, **params}
 
     return {

@@ -15,6 +15,15 @@ import slotwise
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
 
 
+def ids(*chosen):
+    return np.array(chosen, np.uint8)
+
+
+def said(plan):
+    """The verbs of a plan as plain numbers: (verb, expert, slot)."""
+    return [tuple(map(int, entry)) for entry in plan.verbs()]
+
+
 def pool_for(trace, policy, how):
     """A live pool with the options of a replay; horizon, width and resets are what its caller does."""
     skip = ("horizon", "width", "reset", "miss", "vram")
@@ -36,11 +45,11 @@ def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
             k = max(len(row) for rows in trace.experts for row in rows if row)
             rows = [row or [-1] * k for row in trace.experts[layer][first:last]]
             plan = pool.step(layer, np.array(rows, dtype))
-            yield now, layer, "step", [tuple(map(int, entry)) for entry in plan.verbs()]
+            yield now, layer, "step", said(plan)
             if width and layer + horizon < trace.n_layers:
                 rows = [row[:width] for row in trace.predicted[horizon][layer + horizon][first:last]]
                 plan = pool.prefetch(layer + horizon, np.array(rows, dtype))
-                yield now, layer, "prefetch", [tuple(map(int, entry)) for entry in plan.verbs()]
+                yield now, layer, "prefetch", said(plan)
 
 
 def heard(ticks):
@@ -75,25 +84,25 @@ def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):
 
 def test_one_dimension_is_one_token():
     one, two = (slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2) for _ in range(2))
-    assert one.step(0, [0, 1]).verbs() == two.step(0, [[0, 1]]).verbs()
+    assert said(one.step(0, ids(0, 1))) == said(two.step(0, ids(0, 1)[None]))
 
 
 def test_a_layer_not_above_the_last_one_begins_a_step_and_skipped_layers_are_empty_ticks():
     """Lag 2 in a model of 3 layers: loaded at (0, 0), landed at (1, 0), which is three ticks later."""
     pool = slotwise.Pool("lru", n_layers=3, n_experts=4, slots=2, lag_demand=2)
-    pool.step(0, [0])
-    assert [verb for verb, *_ in pool.step(0, [0]).verbs()] == [0]
+    pool.step(0, ids(0))
+    assert [verb for verb, *_ in pool.step(0, ids(0)).verbs()] == [0]
     pool = slotwise.Pool("lru", n_layers=3, n_experts=4, slots=2, lag_demand=3)
-    pool.step(0, [0])
-    assert [verb for verb, *_ in pool.step(0, [0]).verbs()] == [8]
+    pool.step(0, ids(0))
+    assert [verb for verb, *_ in pool.step(0, ids(0)).verbs()] == [8]
 
 
 def test_half_life_counts_live_steps():
     """A is demanded four times at steps 0 to 3, B at 4 and 5; with half_life=2 A is down to 1 at step 4, 0 at 6."""
     pool = slotwise.Pool("lfu(half_life=2)", n_layers=1, n_experts=4, slots=2)
-    for ids in ([0], [0], [0], [0], [1], [1]):
-        pool.step(0, ids)
-    assert [tuple(map(int, entry)) for entry in pool.step(0, [2]).verbs()] == [(3, 0, 0), (1, 2, 0)]
+    for chosen in ([0], [0], [0], [0], [1], [1]):
+        pool.step(0, ids(*chosen))
+    assert said(pool.step(0, ids(2))) == [(3, 0, 0), (1, 2, 0)]
 
 
 def test_a_reset_starts_anew_but_keeps_counting_what_happened():
@@ -108,10 +117,10 @@ def test_a_reset_starts_anew_but_keeps_counting_what_happened():
 
 def test_the_plan_of_a_call_is_kept_by_copy():
     pool = slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2)
-    kept = pool.step(0, [0, 1]).copy()
-    said = list(kept.verbs())
-    pool.step(0, [2, 3])
-    assert list(kept.verbs()) == said
+    kept = pool.step(0, ids(0, 1)).copy()
+    before = said(kept)
+    pool.step(0, ids(2, 3))
+    assert said(kept) == before
 
 
 @pytest.mark.parametrize("policy", ["belady", "opt"])
@@ -123,7 +132,7 @@ def test_policies_that_need_the_future_are_refused_live(policy):
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int32, np.int64])
 def test_any_integer_type_of_ids_is_the_same_to_a_pool(dtype):
     pool = slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2)
-    assert [tuple(map(int, entry)) for entry in pool.step(0, np.array([[3, 1]], dtype)).verbs()] == [
+    assert said(pool.step(0, np.array([[3, 1]], dtype))) == [
         (1, 3, 0),
         (1, 1, 1),
     ]
@@ -131,6 +140,6 @@ def test_any_integer_type_of_ids_is_the_same_to_a_pool(dtype):
 
 def test_two_pools_share_nothing():
     one, two = (slotwise.Pool("lru", n_layers=1, n_experts=4, slots=2) for _ in range(2))
-    one.step(0, [0])
+    one.step(0, ids(0))
     assert one.counters["demands"] == 1
     assert two.counters["demands"] == 0

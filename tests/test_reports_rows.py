@@ -1,7 +1,8 @@
-"""What a report accepts as result rows. Also makes the rows that the other report tests use: counts drawn at random that keep every identity."""
+"""What a report accepts as rows. Also makes the rows of the other report tests: random, but with no identity broken."""
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +14,10 @@ from slotwise.reports.metrics import COUNTERS, NULLABLE
 from slotwise.reports.rows import NESTED, OPTIONS, read_rows
 
 DEFAULTS = {
-    "scope": "layer", "contract": "event", "width": 0, "predictor": "trace", "horizon": 1, "lag_demand": 0, "lag_prefetch": 0,
-    "max_loads": None, "overflow": "bypass", "reset": "persistent", "miss": "cpu", "prefill": "cached", "batch_gate": 8,
-    "phase": "all", "steps": None, "verify_tokens": 1, "accept": 1.0, "seed": 0, "row_bytes": None,
+    "scope": "layer", "contract": "event", "width": 0, "predictor": "trace", "horizon": 1, "lag_demand": 0,
+    "lag_prefetch": 0, "max_loads": None, "overflow": "bypass", "reset": "persistent", "miss": "cpu",
+    "prefill": "cached",
+    "batch_gate": 8, "phase": "all", "steps": None, "verify_tokens": 1, "accept": 1.0, "seed": 0, "row_bytes": None,
 }  # fmt: skip
 STRENGTH = {"opt": 0.93, "lfru": 0.62, "lfu": 0.58, "lru": 0.5, "fifo": 0.45}
 
@@ -32,10 +34,10 @@ def make_row(
     row_bytes=None,
     phases=2,
     **options,
-):
+) -> dict[str, Any]:
     """One result row: counts by (layer, window) drawn so that each cell keeps the identities, then summed every way."""
     rng = np.random.default_rng(zlib.crc32(f"{policy} {slots} {options}".encode()))
-    row = DEFAULTS | options | {"policy": policy, "slots": slots, "row_bytes": row_bytes}
+    row: dict[str, Any] = DEFAULTS | options | {"policy": policy, "slots": slots, "row_bytes": row_bytes}
     steps_per_window = 20
     n_steps = n_windows * steps_per_window
     demands = np.full((n_layers, n_windows), steps_per_window * top_k)
@@ -82,17 +84,34 @@ def make_row(
 
     cut = 1 if phases == 2 else 0
     whole = {name: int(value.sum()) for name, value in cells.items()} | dict.fromkeys(set(NULLABLE) - set(cells))
-    whole["residents"] = int(held[:, -1].sum())
-    return row | whole | {
-        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "model": "toy-moe", "n_layers": n_layers, "n_experts": n_experts, "top_k": top_k,
-        "n_tokens": n_steps, "n_steps": n_steps, "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None,
-        "capacity_bytes": slots * n_layers * row_bytes if row_bytes else None, "token_cycle_bytes": n_layers * top_k * row_bytes if row_bytes else None,
-        "plan_sha256": None, "seconds": 0.01,
-        "by_layer": split(lambda value: value.sum(1)),
-        "by_phase": {"prefill": split(lambda value: value[:, :cut].sum()), "decode": split(lambda value: value[:, cut:].sum())},
-        "by_request": {"request": list(range(n_windows // 2))} | split(lambda value: value.reshape(n_layers, -1, 2).sum((0, 2))),
-        "along": {"window_steps": steps_per_window, "first_step": list(range(0, n_steps, steps_per_window))} | split(lambda value: value.sum(0)),
+    windows = {"window_steps": steps_per_window, "first_step": list(range(0, n_steps, steps_per_window))}
+    identity = {
+        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "model": "toy-moe", "n_layers": n_layers,
+        "n_experts": n_experts, "top_k": top_k, "n_tokens": n_steps, "n_tokens_counted": n_steps, "n_steps": n_steps,
+        "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None, "plan_sha256": None, "seconds": 0.01,
+        "capacity_bytes": slots * n_layers * row_bytes if row_bytes else None,
+        "token_cycle_bytes": n_layers * top_k * row_bytes if row_bytes else None,
     }  # fmt: skip
+    splits = {
+        "by_layer": split(lambda value: value.sum(1)),
+        "by_phase": {
+            "prefill": split(lambda value: value[:, :cut].sum()),
+            "decode": split(lambda value: value[:, cut:].sum()),
+        },
+        "by_request": {"request": list(range(n_windows // 2))}
+        | split(lambda value: value.reshape(n_layers, -1, 2).sum((0, 2))),
+        "along": windows | split(lambda value: value.sum(0)),
+    }
+    return row | whole | {"residents": int(held[:, -1].sum())} | identity | splits
+
+
+def emptied(row: Any) -> Any:
+    """`row` with every count, whole and split, at nought: what `--phase decode` reports of a trace without decode."""
+    if isinstance(row, dict):
+        kept = {"request", "first_step", "window_steps"}
+        counts = {*COUNTERS, *NULLABLE, "by_layer", "by_phase", "by_request", "along", "prefill", "decode"}
+        return {k: v if k in kept or k not in counts or isinstance(v, str) else emptied(v) for k, v in row.items()}
+    return [0] * len(row) if isinstance(row, list) else 0 if row is not None else None
 
 
 def make_grid(policies=("lru", "lfru", "opt"), slots=(2, 4, 8, 16), widths=(0,), **options):
@@ -172,7 +191,7 @@ SPOILT = {
     "truncated": (truncated, "truncated or damaged"),
     "zeroed inside": (broken_inside, "truncated or damaged|no sweep result"),
     "no rows": (lambda path: pq.write_table(pq.read_table(path).slice(0, 0), path), "holds no result rows"),
-    "a trace": (lambda path: pq.write_table(pa.table({"request": [0], "experts.000": [b"\0\1"]}), path), "is a trace, not a result"),
+    "a trace": (lambda path: pq.write_table(pa.table({"experts.000": [b"\0\1"]}), path), "is a trace, not a result"),
     "another table": (lambda path: pq.write_table(pa.table({"a": [1]}), path), "'trace' and .* more is missing"),
     "no contract": (without("contract"), "column 'contract' is missing"),
     "text for a count": (rewritten(hits="many"), "hits is 'many', but must be int"),
@@ -181,8 +200,14 @@ SPOILT = {
     "no layers": (rewritten(n_layers=0), "n_layers is 0"),
     "hits that do not add up": (rewritten(hits=lambda row: row["hits"] + 1), "row 0: demands .* is not hits"),
     "a layer missing": (rewritten(n_layers=5), "one count for each of the 5 layers"),
-    "layers that do not add up": (rewritten(by_layer=lambda row: {**row["by_layer"], "hits": [0, 0, 0, 0]}), "summed over by_layer"),
-    "a split without misses": (rewritten(along=lambda row: {k: v for k, v in row["along"].items() if k != "misses"}), "along has no count of misses"),
+    "layers that do not add up": (
+        rewritten(by_layer=lambda row: {**row["by_layer"], "hits": [0, 0, 0, 0]}),
+        "summed over by_layer",
+    ),
+    "a split without misses": (
+        rewritten(along=lambda row: {k: v for k, v in row["along"].items() if k != "misses"}),
+        "along has no count of misses",
+    ),
     "a split of another type": (rewritten(by_request="none"), "by_request"),
     "lists of text": (rewritten(by_layer=lambda row: {**row["by_layer"], "hits": ["a"] * 4}), "a list of string"),
 }  # fmt: skip

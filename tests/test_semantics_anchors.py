@@ -1,5 +1,6 @@
 """Examples small enough to check by hand, each through the compiled replay and through the oracle."""
 
+import numpy as np
 import pytest
 from oracle_case import case
 
@@ -222,21 +223,21 @@ def test_the_guard_gives_way_where_the_lowest_resident_was_demanded_once(counter
 def test_the_guard_scenario_through_the_live_pool():
     pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
     for ids in ([A, B, C], [A, B, C], [A]):
-        pool.step(0, ids)
-    assert [verb for verb, *_ in pool.prefetch(0, [D]).verbs()] == [4]
+        pool.step(0, np.array(ids, np.uint8))
+    assert [verb for verb, *_ in pool.prefetch(0, np.array([D], np.uint8)).verbs()] == [4]
     assert pool.counters["dropped_guard"] == 1
     assert pool.counters["loads_speculative"] == pool.counters["evictions"] == 0
-    assert [verb for verb, *_ in pool.step(0, [A]).verbs()] == [0]
+    assert [verb for verb, *_ in pool.step(0, np.array([A], np.uint8)).verbs()] == [0]
 
 
 def test_the_guard_gives_way_through_the_live_pool():
     pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
     for ids in ([A, B, C], [A, B], [A]):
-        pool.step(0, ids)
-    plan = pool.prefetch(0, [D]).verbs()
+        pool.step(0, np.array(ids, np.uint8))
+    plan = pool.prefetch(0, np.array([D], np.uint8)).verbs()
     assert [tuple(entry) for entry in plan] == [(3, C, 2), (2, D, 2)]
     assert pool.residents(0) == [A, B]  # D is on its way
-    pool.step(0, [D])
+    pool.step(0, np.array([D], np.uint8))
     assert pool.counters["prefetch_hits"] == 1
 
 

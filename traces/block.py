@@ -77,6 +77,6 @@ class Store(Protocol):
         """The small columns of these rows by name."""
         ...
 
-    def read(self, kind: str, layers: range, start: int, stop: int, out: np.ndarray) -> None:
-        """Fill `out [len(layers), stop - start, width]` with `kind`: "experts", "weights" or "predicted.h<horizon>"."""
+    def read(self, kind: str, layers: range, start: int, stop: int) -> np.ndarray:
+        """`[len(layers), stop - start, width]` of `kind`: "experts", "weights" or "predicted.h<horizon>"."""
         ...

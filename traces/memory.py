@@ -18,7 +18,7 @@ ROWS = {"request": np.int32, "step": np.int64, "position": np.int32, "phase": np
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Checked arrays, `[n_layers, n_rows, width]` each. `read` copies; a whole-trace read is what blocks do mostly."""
+    """Checked arrays, `[n_layers, n_rows, width]` each. Reading all rows copies nothing."""
 
     where: str
     columns: dict[str, np.ndarray]
@@ -48,8 +48,8 @@ class Memory:
     def rows(self, start: int, stop: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         return {name: self.columns[name][start:stop] for name in names}
 
-    def read(self, kind: str, layers: range, start: int, stop: int, out: np.ndarray) -> None:
-        out[:] = self.arrays[kind][layers.start : layers.stop, start:stop]
+    def read(self, kind: str, layers: range, start: int, stop: int) -> np.ndarray:
+        return np.ascontiguousarray(self.arrays[kind][layers.start : layers.stop, start:stop])
 
 
 def build(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .check import check_ids, check_rows, check_weights, id_dtype
+from .check import absent, check_ids, check_rows, check_weights, id_dtype
 from .errors import BadTrace
 from .memory import ROWS
 from .meta import FORMAT, Meta, parse
@@ -50,24 +51,21 @@ def read(path: Path) -> Trace:
     if record is None:
         raise BadTrace(f"{where}: a Parquet file, but not a trace: its metadata has no {FORMAT!r} record")
     meta = parse(record, where)
-    return Trace(ParquetStore(where, file, meta), meta, path.stem)
+    with _decoding(where):
+        return Trace(ParquetStore(where, file, meta), meta, path.stem)
 
 
 class ParquetStore:
     """Reads columns of row groups into arrays, and checks what it reads."""
 
-    has_weights: bool
-
     def __init__(self, where: str, file: pyarrow.parquet.ParquetFile, meta: Meta) -> None:
         self.where, self._file, self._meta = where, file, meta
         self.dtype = id_dtype(meta.n_experts)
-        self._names = column_names(meta.n_layers)
+        self.widths, self.has_weights, self.has_token_id = _check_columns(where, file.schema_arrow, meta)
+        self.groups = _check_sizes(where, file, meta.top_k * self.dtype.itemsize)
+        self.n_rows = int(self.groups[-1])
         self._lock = threading.Lock()
         self._weights_known_good: set[int] = set()
-        sizes = _check_columns(where, file, meta, self._names)
-        self.has_weights, self.has_token_id, self.widths = sizes
-        self.groups = _check_sizes(where, file, self._names["experts"][0])
-        self.n_rows = int(self.groups[-1])
 
     def rows(self, start: int, stop: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
@@ -79,40 +77,48 @@ class ParquetStore:
         check_rows(rows, self.where, start)
         return rows
 
-    def read(self, kind: str, layers: range, start: int, stop: int, out: np.ndarray) -> None:
-        filled = 0
-        for group, a, b in self._overlaps(start, stop):
-            first = int(self.groups[group]) + a
-            for at in range(layers.start, layers.stop, BATCH):
-                batch = range(at, min(at + BATCH, layers.stop))
-                columns = [self._names[kind][layer] for layer in batch]
-                table = self._table(group, columns)
-                for layer, column in zip(batch, columns, strict=True):
-                    target = out[layer - layers.start, filled : filled + b - a]
-                    self._copy(table.column(column), a, b, target, group)
-                    if kind == "experts":
-                        check_ids(target, self._meta.n_experts, self.where, layer, first)
-                    elif kind == "weights":
-                        check_weights(target, self.where, layer, first)
-            filled += b - a
+    def read(self, kind: str, layers: range, start: int, stop: int) -> np.ndarray:
+        horizon = int(kind[11:]) if kind.startswith("predicted") else 0
+        out = None
+        for layer, row, piece in self._pieces(kind, range(max(layers.start, horizon), layers.stop), start, stop):
+            if out is None:  # only now: a column that could be decoded proves the number of rows promised
+                out = np.empty((len(layers), stop - start, piece.shape[1]), piece.dtype)
+                if horizon > layers.start:
+                    out[: horizon - layers.start] = absent(self.dtype)
+            out[layer - layers.start, row - start : row - start + len(piece)] = piece
+        if out is None:  # layers that no prediction can be made for
+            return np.full((len(layers), stop - start, self.widths[horizon]), absent(self.dtype), self.dtype)
         if kind == "experts" and self.has_weights:
             self._check_weights(layers, start, stop)
+        return out
 
     def _check_weights(self, layers: range, start: int, stop: int) -> None:
-        """Weights are checked with the ids they belong to, once, even when nobody reads them: a bad file is refused."""
-        for group, _, _ in self._overlaps(start, stop):
-            if group in self._weights_known_good:
-                continue
-            n = int(self.groups[group + 1] - self.groups[group])
-            scratch = np.empty((n, self._meta.top_k), np.float16)
+        """Weights are checked with the ids they belong to, once, even if nobody reads them: a bad file is refused."""
+        groups = {group for group, _, _ in self._overlaps(start, stop)} - self._weights_known_good
+        for group in sorted(groups):
+            for _ in self._pieces("weights", layers, int(self.groups[group]), int(self.groups[group + 1])):
+                pass
+        if len(layers) == self._meta.n_layers:
+            self._weights_known_good |= groups
+
+    def _pieces(self, kind: str, layers: range, start: int, stop: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """(layer, first row, rows `[n, width]`), checked: group by group, and in a group layer by layer.
+
+        The rows lie in Arrow's memory."""
+        dtype = np.dtype(np.float16) if kind == "weights" else self.dtype
+        for group, a, b in self._overlaps(start, stop):
+            row = int(self.groups[group]) + a
             for at in range(layers.start, layers.stop, BATCH):
                 batch = range(at, min(at + BATCH, layers.stop))
-                table = self._table(group, [self._names["weights"][layer] for layer in batch])
-                for layer in batch:
-                    self._copy(table.column(self._names["weights"][layer]), 0, n, scratch, group)
-                    check_weights(scratch, self.where, layer, int(self.groups[group]))
-            if len(layers) == self._meta.n_layers:
-                self._weights_known_good.add(group)
+                columns = {layer: column_name(kind, layer, self._meta.n_layers) for layer in batch}
+                table = self._table(group, list(columns.values()))
+                for layer, column in columns.items():
+                    piece = self._binary(table.column(column), column, dtype)[a:b]
+                    if kind == "experts":
+                        check_ids(piece, self._meta.n_experts, self.where, layer, row)
+                    elif kind == "weights":
+                        check_weights(piece, self.where, layer, row)
+                    yield layer, row, piece
 
     def _overlaps(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """(row group, first and last row inside it) of the rows start to stop."""
@@ -144,100 +150,87 @@ class ParquetStore:
             parts.append(values)
         return np.concatenate(parts) if len(parts) != 1 else parts[0]
 
-    def _copy(self, column: pyarrow.ChunkedArray, a: int, b: int, out: np.ndarray, group: int) -> None:
-        """Rows a to b of a fixed-size binary column into `out [b - a, width]`, straight from Arrow's buffer."""
+    def _binary(self, column: pyarrow.ChunkedArray, name: str, dtype: np.dtype) -> np.ndarray:
+        """A fixed-size binary column as `[n, width]`, over Arrow's own buffer if it is in one piece."""
         if column.null_count:
-            raise BadTrace(f"{self.where}: nulls among the ids of row group {group}; absent ids are all ones")
-        at = done = 0
-        for chunk in column.chunks:
-            low, high = max(a - at, 0), min(b - at, len(chunk))
-            if low < high:
-                width = out.shape[1]
-                whole = np.frombuffer(chunk.buffers()[1], out.dtype)
-                begin = (chunk.offset + low) * width
-                out[done : done + high - low] = whole[begin : begin + (high - low) * width].reshape(-1, width)
-                done += high - low
-            at += len(chunk)
+            raise BadTrace(f"{self.where}: column {name} has nulls; absent ids are all ones")
+        width = column.type.byte_width // dtype.itemsize
+        parts = [
+            np.frombuffer(chunk.buffers()[1], dtype)[chunk.offset * width : (chunk.offset + len(chunk)) * width]
+            for chunk in column.chunks
+        ]
+        return (np.concatenate(parts) if len(parts) != 1 else parts[0]).reshape(-1, width)
 
 
-def column_names(n_layers: int) -> dict[str, list[str]]:
-    """The column names by kind. Layers are zero padded to three digits or more."""
-    digits = max(3, len(str(n_layers - 1)))
-    numbers = [f"{layer:0{digits}d}" for layer in range(n_layers)]
-    names = {kind: [f"{kind}.{n}" for n in numbers] for kind in ("experts", "weights", "predicted")}
-    ahead = {f"predicted.h{h}": [f"predicted.{n}.h{h}" for n in numbers] for h in range(2, n_layers)}
-    return names | {"predicted.h1": names.pop("predicted")} | ahead
+def column_name(kind: str, layer: int, n_layers: int) -> str:
+    """The column of one layer; numbers are zero padded to three digits or more, horizon 1 goes without a suffix."""
+    name, _, horizon = kind.partition(".")
+    return f"{name}.{layer:0{max(3, len(str(n_layers - 1)))}d}" + (f".{horizon}" if horizon not in ("", "h1") else "")
 
 
-def _check_columns(where: str, file: Any, meta: Meta, names: dict) -> tuple[bool, bool, dict[int, int]]:
-    """Every column that the record promises is there and typed; returns (weights?, token ids?, widths by horizon)."""
+def _check_columns(where: str, schema: pyarrow.Schema, meta: Meta) -> tuple[dict[int, int], bool, bool]:
+    """Every column that the record promises is there and typed. Returns (widths by horizon, weights?, token ids?)."""
     import pyarrow as pa
 
-    schema = file.schema_arrow
     types = dict(zip(schema.names, schema.types, strict=True))
     if len(types) != len(schema.names):
         raise BadTrace(f"{where}: two columns of one name")
+    if meta.n_layers > len(types):
+        raise BadTrace(f"{where}: n_layers={meta.n_layers}, but the file has {len(types)} columns in all")
     for name, dtype in ROWS.items():
         if (name in types or name != "token_id") and types.get(name) != pa.from_numpy_dtype(np.dtype(dtype)):
             raise BadTrace(f"{where}: column {name} must be {np.dtype(dtype)}, not {types.get(name, 'missing')}")
 
-    def need(column: str, n_bytes: int, why: str) -> None:
-        if types.get(column) != pa.binary(n_bytes):
-            raise BadTrace(
-                f"{where}: column {column} must be fixed_size_binary[{n_bytes}] ({why}), not "
-                f"{types.get(column, 'missing')}"
-            )
+    def need(kind: str, first: int, n_bytes: int, why: str) -> None:
+        for layer in range(first, meta.n_layers):
+            column = column_name(kind, layer, meta.n_layers)
+            if types.get(column) != pa.binary(n_bytes):
+                there = types.get(column, "missing")
+                raise BadTrace(f"{where}: column {column} must be fixed_size_binary[{n_bytes}] ({why}), not {there}")
 
     size = id_dtype(meta.n_experts).itemsize
-    if meta.n_layers > len(types):
-        raise BadTrace(f"{where}: n_layers={meta.n_layers}, but the file has {len(types)} columns in all")
-    for column in names["experts"]:
-        need(column, meta.top_k * size, f"top_k={meta.top_k} ids of {size} bytes")
-    weighted = any(c in types for c in names["weights"])
-    for column in names["weights"] if weighted else ():
-        need(column, 2 * meta.top_k, f"top_k={meta.top_k} float16")
+    need("experts", 0, meta.top_k * size, f"top_k={meta.top_k} ids of {size} bytes")
+    weighted = any(name.startswith("weights.") for name in types)
+    if weighted:
+        need("weights", 0, 2 * meta.top_k, f"top_k={meta.top_k} float16")
     widths = {}
-    for horizon in range(1, meta.n_layers):
-        columns = names[f"predicted.h{horizon}"][horizon:]
-        if not any(c in types for c in columns):
-            continue
-        n_bytes = getattr(types.get(columns[0]), "byte_width", 0) or size
-        for column in columns:
-            need(column, n_bytes, f"predictions of {size} bytes, as many for every layer from {horizon} on")
-        if n_bytes % size:
-            raise BadTrace(f"{where}: column {columns[0]}: {n_bytes} bytes are no whole number of {size}-byte ids")
-        widths[horizon] = n_bytes // size
-    return weighted, "token_id" in types, widths
+    ahead = [re.fullmatch(r"predicted\.\d+(?:\.h(\d{1,6}))?", name) for name in types]
+    for horizon in sorted({int(found[1] or 1) for found in ahead if found}):
+        kind, first = f"predicted.h{horizon}", column_name(f"predicted.h{horizon}", horizon, meta.n_layers)
+        n_bytes = types[first].byte_width if pa.types.is_fixed_size_binary(types.get(first, pa.null())) else size
+        if n_bytes == 0 or n_bytes % size:
+            raise BadTrace(f"{where}: column {first}: {n_bytes} bytes are no whole number of {size}-byte ids")
+        need(kind, horizon, n_bytes, f"{size}-byte ids, as many for every layer from {horizon} on")
+        if horizon < meta.n_layers:
+            widths[horizon] = n_bytes // size
+    return widths, weighted, "token_id" in types
 
 
-def _check_sizes(where: str, file: Any, column: str) -> np.ndarray:
+def _check_sizes(where: str, file: pyarrow.parquet.ParquetFile, id_bytes: int) -> np.ndarray:
     """Row offsets of the groups, after holding what the headers promise against the bytes that are really there."""
     header = file.metadata
     n_bytes = Path(where).stat().st_size
     offsets, stored = [0], 0
     for g in range(header.num_row_groups):
         group = header.row_group(g)
+        rows = group.num_rows
+        if rows <= 0:
+            raise BadTrace(f"{where}: row group {g} has {rows} rows")
         for c in range(group.num_columns):
             chunk = group.column(c)
-            stored += chunk.total_compressed_size
-            if chunk.num_values != group.num_rows or group.num_rows < 0 or chunk.total_compressed_size < 0:
+            name, there = chunk.path_in_schema, chunk.total_compressed_size
+            stored += there
+            if chunk.num_values != rows or there < 0:
+                raise BadTrace(f"{where}: row group {g}, column {name}: {chunk.num_values} values for {rows} rows")
+            promised = rows * (id_bytes if name.startswith("experts.") else 1)
+            if promised > 2**20 + EXPANSION * there:
                 raise BadTrace(
-                    f"{where}: row group {g}, column {chunk.path_in_schema}: {chunk.num_values} values for "
-                    f"{group.num_rows} rows"
+                    f"{where}: row group {g} promises {rows} rows, {promised} bytes of column {name}, but has only "
+                    f"{there} bytes of it"
                 )
-            if group.num_rows > 2**20 + EXPANSION * chunk.total_compressed_size:
-                raise BadTrace(
-                    f"{where}: row group {g} promises {group.num_rows} rows, but column "
-                    f"{chunk.path_in_schema} has only {chunk.total_compressed_size} bytes"
-                )
-        if group.num_rows:
-            offsets.append(offsets[-1] + group.num_rows)
-        else:
-            raise BadTrace(f"{where}: row group {g} is empty")
+        offsets.append(offsets[-1] + rows)
     if stored > n_bytes:
-        raise BadTrace(
-            f"{where}: its headers promise {stored} bytes of columns, but the file has {n_bytes}; truncated?"
-        )
+        raise BadTrace(f"{where}: its headers promise {stored} bytes of columns, but it has {n_bytes}; truncated?")
     if header.num_rows != offsets[-1]:
         raise BadTrace(f"{where}: its header says {header.num_rows} rows, but its row groups hold {offsets[-1]}")
     if not offsets[-1]:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .block import Block
-from .memory import groups
-from .parquet import KEY, column_names
+from .memory import ROWS, groups
+from .parquet import KEY, column_name
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -22,80 +21,74 @@ if TYPE_CHECKING:
 
 
 def write(trace: Trace, path: Path, group_rows: int, advance: Callable[[int], None]) -> None:
-    """Streams the blocks into row groups; the file appears under its name when it is whole. The digest of the ids is
-    made on the way, so the record goes last."""
+    """Streams the blocks into row groups; the file appears under its name when it is whole.
+
+    The digest of the ids is made on the way, so the record goes last. No dictionaries: ids are dense, and plain values
+    are what can be read without a copy.
+    """
     import pyarrow.parquet as pq
 
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     digests = [sha256() for _ in range(trace.n_layers)]
+    schema = _schema(trace)
+    options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
     try:
-        with beside.open("wb") as file:
-            writer = None
-            for batch in _batches(trace, group_rows, digests):
-                if writer is None:  # no dictionary: ids are dense, and a layer must be readable without copies
-                    writer = pq.ParquetWriter(
-                        file,
-                        batch.schema,
-                        compression="zstd",
-                        use_dictionary=False,
-                        write_statistics=False,
-                        store_schema=False,
-                        write_page_checksum=True,
-                    )
+        with beside.open("wb") as file, pq.ParquetWriter(file, schema, store_schema=False, **options) as writer:
+            for batch in _batches(trace, group_rows, digests, schema):
                 writer.write_batch(batch, row_group_size=batch.num_rows)
                 advance(batch.num_rows)
-            if writer is None:
-                raise ValueError("a trace has at least one row")
             whole = sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
             writer.add_key_value_metadata({KEY: trace.meta.with_sha256(whole).to_json().encode()})
-            writer.close()
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _batches(trace: Trace, group_rows: int, digests: list) -> Iterator[pyarrow.RecordBatch]:
+def _schema(trace: Trace) -> pyarrow.Schema:
+    """The columns in the order of the file: rows, then experts, weights and predictions by layer."""
+    import pyarrow as pa
+
+    small = [name for name in ROWS if name != "token_id" or trace.store.has_token_id]
+    fields = [pa.field(name, pa.from_numpy_dtype(ROWS[name]), nullable=name == "token_id") for name in small]
+    for kind, first, n_bytes in _kinds(trace):
+        for layer in range(first, trace.n_layers):
+            fields.append(pa.field(column_name(kind, layer, trace.n_layers), pa.binary(n_bytes), nullable=False))
+    return pa.schema(fields)
+
+
+def _kinds(trace: Trace) -> list[tuple[str, int, int]]:
+    """(kind, first layer that has a column, bytes of a row of it) of what the trace records per layer."""
+    size = trace.dtype.itemsize
+    weights = [("weights", 0, 2 * trace.top_k)] if trace.has_weights else []
+    ahead = [(f"predicted.h{h}", h, width * size) for h, width in sorted(trace.store.widths.items())]
+    return [("experts", 0, trace.top_k * size), *weights, *ahead]
+
+
+def _batches(trace: Trace, group_rows: int, digests: list, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
     """One batch per row group. Ids go from the block's arrays into Arrow without a copy."""
-    names = column_names(trace.n_layers)
-    ahead = trace.horizons
-    for block in trace.blocks(weights=trace.has_weights):
-        rows = block.first_row, block.first_row + block.n_rows
-        kinds = [("experts", 0, block.experts)]
-        kinds += [("weights", 0, block.weights)] if block.weights is not None else []
-        kinds += [(f"predicted.h{h}", h, trace.read(f"predicted.h{h}", *rows)) for h in ahead]
-        step = trace.store.rows(*rows, ("step",))["step"]
-        cuts = groups(step, group_rows).tolist()
-        for a, b in pairwise(cuts):
-            columns = _small_columns(block, step, a, b)
-            for kind, first, array in kinds:
-                for layer in range(first, trace.n_layers):
-                    columns[names[kind][layer]] = _binary(array[layer, a:b])
+    import pyarrow as pa
+
+    small = [name for name in ROWS if name in schema.names]
+    for block in trace.blocks():
+        start, stop = block.first_row, block.first_row + block.n_rows
+        rows = trace.store.rows(start, stop, tuple(small))
+        arrays = [
+            (first, block.experts if kind == "experts" else trace.read(kind, start, stop))
+            for kind, first, _ in _kinds(trace)
+        ]
+        for a, b in pairwise(groups(rows["step"], group_rows).tolist()):
+            columns = [pa.array(rows[name][a:b], mask=_unknown(name, rows[name][a:b])) for name in small]
+            for first, array in arrays:
+                columns += [_binary(array[layer, a:b]) for layer in range(first, trace.n_layers)]
             for layer, digest in enumerate(digests):
                 digest.update(block.experts[layer, a:b].data)
-            yield _batch(columns)
+            yield pa.record_batch(columns, schema=schema)
 
 
-def _small_columns(block: Block, step: np.ndarray, a: int, b: int) -> dict[str, pyarrow.Array]:
-    import pyarrow as pa
-
-    columns = {
-        "request": pa.array(block.row_request[a:b]),
-        "step": pa.array(step[a:b]),
-        "position": pa.array(block.position[a:b]),
-        "phase": pa.array(block.row_phase[a:b]),
-    }
-    if block.token_id is not None:
-        columns["token_id"] = pa.array(block.token_id[a:b], mask=block.token_id[a:b] < 0)
-    return columns
-
-
-def _batch(columns: dict[str, pyarrow.Array]) -> pyarrow.RecordBatch:
-    import pyarrow as pa
-
-    fields = [pa.field(name, column.type, nullable=name == "token_id") for name, column in columns.items()]
-    return pa.record_batch(list(columns.values()), schema=pa.schema(fields))
+def _unknown(name: str, values: np.ndarray) -> np.ndarray | None:
+    return values < 0 if name == "token_id" else None
 
 
 def _binary(rows: np.ndarray) -> pyarrow.Array:

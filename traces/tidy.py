@@ -41,5 +41,6 @@ def _lines(block: Block) -> polars.DataFrame:
     if block.weights is not None:
         lines["weight"] = block.weights.transpose(1, 0, 2).reshape(-1).astype(np.float32)
     there = block.experts.transpose(1, 0, 2).reshape(-1) != absent(block.experts.dtype)
-    phase = pl.Enum(["prefill", "decode"])
-    return pl.DataFrame(lines).filter(pl.Series(there)).with_columns(pl.col("phase").cast(pl.UInt32).cast(phase))
+    phase = pl.when(pl.col("phase") == 0).then(pl.lit("prefill")).otherwise(pl.lit("decode"))
+    named = phase.cast(pl.Enum(["prefill", "decode"])).alias("phase")
+    return pl.DataFrame(lines).filter(pl.Series(there)).with_columns(named)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .block import Block, Store
-from .check import absent
 from .errors import BadTrace
 from .meta import Meta
 
@@ -189,14 +188,7 @@ class Trace:
 
     def read(self, kind: str, start: int, stop: int, layers: range | None = None) -> np.ndarray:
         """Rows start to stop, `[layers, rows, width]`; `kind` is "experts", "weights" or "predicted.h<horizon>"."""
-        layers = range(self.n_layers) if layers is None else layers
-        horizon = int(kind[11:]) if kind.startswith("predicted") else 0
-        width = self.store.widths[horizon] if horizon else self.top_k
-        dtype = np.dtype(np.float16) if kind == "weights" else self.dtype
-        out = np.empty((len(layers), stop - start, width), dtype)
-        out[: min(horizon, len(out))] = absent(self.dtype)
-        self.store.read(kind, range(max(layers.start, horizon), layers.stop), start, stop, out[horizon:])
-        return out
+        return self.store.read(kind, range(self.n_layers) if layers is None else layers, start, stop)
 
     @cached_property
     def _index(self) -> tuple[np.ndarray, np.ndarray, int]:

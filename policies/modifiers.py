@@ -1,0 +1,61 @@
+"""What may be added to an eviction order: `+guard`, `+gate`, `+pin`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from .errors import BadPolicy
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Protects a victim v from a prediction p iff heat[v] >= warm and score(v) * (1 + ratio) + counts * 256 > score(p)."""
+
+    name: ClassVar[str] = "guard"
+
+    warm: int = 2
+    ratio: float = 0.25
+    counts: int = 4
+
+    def check(self) -> None:
+        if self.warm < 0 or self.counts < 0 or not 0 <= self.ratio <= 1e6:
+            raise BadPolicy(f"guard(warm={self.warm}, ratio={self.ratio}, counts={self.counts}): none may be negative")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Admits a missed expert once it has missed `admit` times; the counts are halved every `window` steps (0: never)."""
+
+    name: ClassVar[str] = "gate"
+
+    window: int = 16
+    admit: int = 3
+
+    def check(self) -> None:
+        if self.window < 0 or self.admit < 0:
+            raise BadPolicy(f"gate(window={self.window}, admit={self.admit}): neither may be negative")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Keeps the top n experts of a profile in each pool from the start; they are never victims."""
+
+    name: ClassVar[str] = "pin"
+
+    profile: str = ""
+    n: int = 0
+
+    def check(self) -> None:
+        if not self.profile or self.n < 1:
+            raise BadPolicy(
+                "pin needs a profile and how many: pin(profile=FILE, n=N) with a file from 'slotwise trace profile'"
+            )
+
+
+MODIFIERS = {m.name: m for m in (Guard, Gate, Pin)}
+
+
+def settings(modifier: Any) -> dict[str, Any]:
+    """The parameters that differ from their defaults."""
+    return {f.name: getattr(modifier, f.name) for f in fields(modifier) if getattr(modifier, f.name) != f.default}

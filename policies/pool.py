@@ -1,0 +1,274 @@
+"""The pool: which experts are in VRAM, decided tick by tick. Replay and executor drive this very class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .compiled import kernel
+from .errors import BadPolicy
+from .layout import COUNTERS, FOREVER, NONE, Buffer
+from .plan import Plan
+from .profile import read_profile
+from .spelling import PolicySpec, parse_policy
+
+
+class Pool:
+    """The pools of all layers under one policy (scope `layer`), or the one pool of all layers (scope `global`).
+
+    policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec.
+    slots: per pool (scope global: of the whole pool); one number, or one per layer. `capacity_bytes` in its place makes a
+    pool of bytes, for rows of unequal size (`row_bytes`, one per layer).
+    lag_demand, lag_prefetch: ticks that a load takes beyond its own. max_loads: loads a tick and pool may start.
+    Raises BadPolicy for a combination that cannot be.
+    """
+
+    def __init__(
+        self,
+        policy: str | PolicySpec,
+        *,
+        n_layers: int,
+        n_experts: int,
+        slots: int | Sequence[int] = 0,
+        scope: str = "layer",
+        contract: str = "event",
+        lag_demand: int = 0,
+        lag_prefetch: int = 0,
+        max_loads: int | None = None,
+        overflow: str = "bypass",
+        prefill: str = "cached",
+        batch_gate: int = 8,
+        width: int | None = None,
+        capacity_bytes: int | None = None,
+        row_bytes: Sequence[int] | None = None,
+        record: bool = True,
+        look: bool = True,
+        full: bool = False,
+        plain: bool = False,
+    ):
+        self.spec = spec = parse_policy(policy)
+        _choice("scope", scope, ("layer", "global"))
+        _choice("contract", contract, ("event", "sequential"))
+        _choice("overflow", overflow, ("bypass", "exceed"))
+        _choice("prefill", prefill, ("cached", "stream"))
+        for name, value in (("lag_demand", lag_demand), ("lag_prefetch", lag_prefetch), ("max_loads", max_loads or 0)):
+            if value < 0:
+                raise BadPolicy(f"{name}={value}: it counts ticks or loads and cannot be negative")
+        if not 1 <= n_experts <= 65535 or n_layers < 1:
+            raise BadPolicy(f"{n_layers} layers of {n_experts} experts: at least 1 of each, at most 65535 experts")
+        self.n_layers, self.n_experts, self.scope = n_layers, n_experts, scope
+        self._wide = scope == "global" and n_layers > 1
+        in_bytes = capacity_bytes is not None
+        n_pools = 1 if self._wide else n_layers
+        keys = n_experts * (n_layers if self._wide else 1)
+        self.slots = _slots_of_each_pool(slots, n_pools, keys)
+        self.capacity_bytes = capacity_bytes
+        if in_bytes and (row_bytes is None or capacity_bytes < 0):
+            raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes, and cannot be negative")
+        exceed = overflow == "exceed"
+        _refuse(spec, contract, exceed, prefill, lag_demand or lag_prefetch, max_loads, width, in_bytes, self.slots)
+        warmup = getattr(spec.policy, "warmup", 0)
+        rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
+        full = full or any(rare) or max_loads is not None
+        self.kernel = kernel(type(spec.policy), full=full, look=look, record=record, plain=plain)
+        biggest = keys if in_bytes or exceed else max(self.slots, default=0)
+        self.buffer = Buffer(n_layers=n_layers, n_experts=n_experts, n_pools=n_pools, n_slots=max(1, biggest))
+        guard, gate = spec.guard, spec.gate
+        self.buffer.set(
+            sequential=contract == "sequential",
+            exceed=exceed,
+            stream=prefill == "stream",
+            batch_gate=batch_gate,
+            lag_demand=lag_demand,
+            lag_prefetch=lag_prefetch,
+            max_loads=-1 if max_loads is None else max_loads,
+            in_bytes=in_bytes,
+            guard=guard is not None,
+            guard_warm=guard.warm if guard else 0,
+            guard_counts=guard.counts if guard else 0,
+            gate=gate is not None,
+            gate_window=gate.window if gate else 0,
+            gate_admit=gate.admit if gate else 0,
+            half_life=getattr(spec.policy, "half_life", 0),
+            access_clock=getattr(spec.policy, "clock", "step") == "access",
+            warmup=warmup,
+            now=NONE,
+            last_layer=n_layers,
+        )
+        self._set_parameters(guard.ratio if guard else 0.0)
+        self.buffer.row_bytes[:] = 1 if row_bytes is None else row_bytes
+        self.profile_hashes: tuple[str, ...] = ()
+        for pool in range(n_pools):
+            self._open(pool, capacity_bytes if in_bytes else self.slots[pool])
+        self._width = 65535 if width is None else width
+        self._dtype = np.dtype(np.uint8 if n_experts <= 255 else np.uint16)
+        self._address, self._step, self._prefetch = self.buffer.address, self.kernel.step, self.kernel.prefetch
+        self._plans = [self._plan_of(layer) for layer in range(n_layers)]
+
+    def _set_parameters(self, ratio: float) -> None:
+        start = self.buffer.head[_word("guard_ratio") :]
+        start.view(np.float64)[0] = ratio
+        for i, value in enumerate(vars(self.spec.policy).values()):
+            at = _word("parameter0") + i
+            if isinstance(value, float):
+                self.buffer.head.view(np.float64)[at] = value
+            elif isinstance(value, int):
+                self.buffer.head[at] = np.uint64(value & 0xFFFFFFFFFFFFFFFF).astype(np.int64)
+
+    def _open(self, pool: int, capacity: int) -> None:
+        half_life, window = self.buffer.get("half_life"), self.buffer.get("gate_window")
+        self.buffer.set_pool(pool, capacity=capacity, loads_tick=-1, age_at=half_life, gate_age_at=window)
+        initial: list[int] = []
+        layer = None if self._wide else pool
+        if self.spec.pin:
+            pinned = self._profile(self.spec.pin.profile).ranked(layer)[: self.spec.pin.n]
+            self.buffer.field(pool, "pinned")[pinned] = 1
+            self.buffer.field(pool, "busy")[pinned] = FOREVER
+            initial += pinned
+        profile = getattr(self.spec.policy, "profile", "")
+        if profile:
+            initial += [key for key in self._profile(profile).ranked(layer) if key not in set(initial)]
+        self.buffer.field(pool, "initial")[: len(initial)] = initial
+        self.buffer.set_pool(pool, n_initial=len(initial))
+
+    def _profile(self, path: str):
+        profile = read_profile(path, self.n_layers, self.n_experts)
+        self.profile_hashes += profile.trace_hashes
+        return profile
+
+    def _plan_of(self, layer: int) -> Plan:
+        pool = 0 if self._wide else layer
+        views = (self.buffer.field(pool, name) for name in ("head", "verb", "key", "place"))
+        return Plan(*views, layer, self.n_experts, self._wide)
+
+    # --- live calls ---
+
+    def step(self, layer: int, ids: np.ndarray) -> Plan:
+        """Demand of one tick: `ids` [n_tokens, k], or [k] for one token, router rank ascending; absent entries as in a trace.
+
+        A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
+        """
+        if ids.dtype != self._dtype or not ids.flags.c_contiguous:
+            ids = self._native(ids)
+        if not 0 <= layer < self.n_layers:
+            raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
+        if ids.ndim == 1:
+            bad = self._step(self._address, layer, ids, 1)
+        else:
+            bad = self._step(self._address, layer, ids.reshape(-1), ids.shape[0])
+        if bad:
+            raise BadPolicy(f"step(layer={layer}): expert {ids.reshape(-1)[bad - 1]} is not below {self.n_experts}")
+        return self._plans[layer]
+
+    def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
+        """Offers predictions for `layer` at the present step: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
+        if predicted.dtype != self._dtype or not predicted.flags.c_contiguous:
+            predicted = self._native(predicted)
+        if not 0 <= layer < self.n_layers:
+            raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
+        if predicted.ndim == 1:
+            self._prefetch(self._address, layer, predicted, 1, self._width)
+        elif predicted.shape[0] <= self.buffer.get("batch_gate"):
+            self._prefetch(self._address, layer, predicted.reshape(-1), predicted.shape[0], self._width)
+        else:
+            self.buffer.set_pool(0 if self._wide else layer, n_records=0)
+        return self._plans[layer]
+
+    def _native(self, ids: Any) -> np.ndarray:
+        """Ids of any whole-number type as the kernel's; negative is absent, what does not fit stays out of range."""
+        ids = np.asarray(ids)
+        if ids.dtype.kind not in "iu":
+            raise BadPolicy(f"expert ids are whole numbers, not {ids.dtype}")
+        if ids.dtype == np.uint8 and self._dtype == np.uint16 or ids.dtype in (np.uint8, np.uint16):
+            absent = np.iinfo(ids.dtype).max if self.n_experts <= np.iinfo(ids.dtype).max else -1
+        else:
+            absent = -1
+        wide = ids.astype(np.int64)
+        gone = (wide < 0) | (wide == absent)
+        return np.ascontiguousarray(np.where(gone, 65535, np.minimum(wide, 65534)).astype(np.uint16))
+
+    def reset(self) -> None:
+        """Empties every pool and forgets its history; what was resident counts as discarded."""
+        counters = self.buffer.counters[None]
+        for pool in range(self.n_pools):
+            self.kernel.reset(self._address, pool, max(0, self.buffer.get("now")), 0, counters)
+
+    # --- what is there ---
+
+    @property
+    def n_pools(self) -> int:
+        """Pools: one, or one per layer."""
+        return 1 if self._wide else self.n_layers
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts of the live calls so far, with the present residents and rows in flight."""
+        counts = self.buffer.counters.copy()
+        now, layer = self.buffer.get("now"), self.buffer.get("last_layer")
+        tick = now * self.n_layers + layer
+        for pool in range(self.n_pools):
+            owner = self.buffer.field(pool, "owner")
+            keys = owner[owner != NONE]
+            landed = int((self.buffer.field(pool, "land")[keys] <= tick).sum())
+            counts[pool, COUNTERS.index("residents")] += landed
+            counts[pool, COUNTERS.index("in_flight")] += keys.size - landed
+            counts[pool, COUNTERS.index("unresolved")] += int(self.buffer.field(pool, "unused")[keys].sum())
+        return {name: int(total) for name, total in zip(COUNTERS, counts.sum(0), strict=True)}
+
+    def residents(self, layer: int) -> dict[int, int]:
+        """{expert: slot} of the layer's rows that have a slot, in flight or landed."""
+        owner = self.buffer.field(0 if self._wide else layer, "owner")
+        low = layer * self.n_experts if self._wide else 0
+        pairs = [(int(key) - low, slot) for slot, key in enumerate(owner) if low <= key < low + self.n_experts]
+        return dict(sorted(pairs))
+
+    def __repr__(self) -> str:
+        size = f"{self.capacity_bytes} bytes" if self.capacity_bytes is not None else f"{self.slots[0]} slots"
+        return f"Pool({str(self.spec)!r}, {self.n_layers} layers x {self.n_experts} experts, {self.scope} scope, {size})"
+
+
+def _word(name: str) -> int:
+    from .layout import SHARED
+
+    return SHARED.index(name)
+
+
+def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise BadPolicy(f"{name} is {' or '.join(known)}, not {value!r}")
+
+
+def _slots_of_each_pool(slots: int | Sequence[int], n_pools: int, keys: int) -> list[int]:
+    each = [slots] * n_pools if isinstance(slots, (int, np.integer)) else list(slots)
+    if len(each) != n_pools:
+        raise BadPolicy(f"{len(each)} slot counts for {n_pools} pools")
+    if any(s < 0 for s in each):
+        raise BadPolicy(f"slots={min(each)}: a pool cannot have fewer than 0 slots")
+    return [min(int(s), keys) for s in each]
+
+
+def _refuse(spec, contract, exceed, prefill, lag, max_loads, width, in_bytes, slots) -> None:
+    """Combinations that mean nothing, each with the reason."""
+    if width and not in_bytes and max(slots) == 0:
+        raise BadPolicy(f"width {width} with 0 slots: predictions have nowhere to go; give slots, or width 0")
+    if spec.policy.name == "static" and exceed:
+        raise BadPolicy("static with overflow exceed: nothing ever leaves a static pool, so it could not be trimmed")
+    if not spec.policy.bound:
+        return
+    reasons = {
+        "a guard, a gate or pins": spec.guard or spec.gate or spec.pin,
+        "width > 0 (draw the oracle predictor beside it)": width,
+        "the sequential contract": contract == "sequential",
+        "overflow exceed": exceed,
+        "lag": lag,
+        "max_loads": max_loads is not None,
+        "prefill stream": prefill == "stream",
+        "rows of unequal size": in_bytes,
+    }
+    for what, present in reasons.items():
+        if present:
+            raise BadPolicy(f"{spec}: the bound holds without prefetch, pool by pool in slots; it does not cover {what}")
+
+

@@ -1,0 +1,47 @@
+"""Reads a profile: how often each expert was demanded, counted elsewhere (`slotwise trace profile`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import BadPolicy
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`counts` [n_layers, n_experts] int64; `trace_hashes` of the traces it was counted on."""
+
+    counts: np.ndarray
+    trace_hashes: tuple[str, ...]
+
+    def ranked(self, layer: int | None) -> list[int]:
+        """Keys with a count, most demanded first, ties by the lowest key; of one layer, or of all (key = layer * E + id)."""
+        counts = self.counts.ravel() if layer is None else self.counts[layer]
+        order = np.lexsort((np.arange(counts.size), -counts))
+        return [int(key) for key in order if counts[key] > 0]
+
+
+def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
+    """Raises BadPolicy if the file is not a profile of a model of this shape."""
+    try:
+        data = json.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadPolicy(f"profile {path!r}: {error}; make one with 'slotwise trace profile'") from error
+    if not isinstance(data, dict) or data.get("format") != "slotwise.profile":
+        raise BadPolicy(f"{path!r} is not a profile; make one with 'slotwise trace profile'")
+    try:
+        counts = np.array(data.get("counts"), dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadPolicy(f"profile {path!r}: counts are a table of whole numbers, [n_layers][n_experts]") from error
+    if counts.shape != (n_layers, n_experts):
+        raise BadPolicy(
+            f"profile {path!r} has counts of shape {counts.shape}, but the trace has {n_layers} layers of {n_experts} experts"
+        )
+    if (counts < 0).any():
+        raise BadPolicy(f"profile {path!r}: a count is negative")
+    hashes = tuple(str(t.get("sha256", "")) for t in data.get("traces", []) if isinstance(t, dict))
+    return Profile(counts, hashes)

@@ -1,0 +1,183 @@
+"""How policies are written down: `lfru(half_life=16)+guard(warm=2)`, or `./mine.py:MyPolicy(x=1)+guard`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass, fields
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from .errors import BadPolicy
+from .modifiers import MODIFIERS, Gate, Guard, Pin, settings
+from .policy import Policy
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """An eviction order with what was added to it. `str()` gives the canonical spelling: defaults are left out."""
+
+    policy: Policy
+    label: str
+    guard: Guard | None = None
+    gate: Gate | None = None
+    pin: Pin | None = None
+
+    def __str__(self) -> str:
+        parts = [_spelt(self.label, self.policy.settings())]
+        parts += [_spelt(m.name, settings(m)) for m in (self.guard, self.gate, self.pin) if m]
+        return "+".join(parts)
+
+
+def parse_policy(text: str | PolicySpec) -> PolicySpec:
+    """Reads a spelling. Raises BadPolicy naming what is wrong and the nearest right name."""
+    if isinstance(text, PolicySpec):
+        return text
+    first, *rest = _split(text.strip())
+    label, values = parse_call(first)
+    kind = _from_file(label) if ".py:" in label else _known(label, text)
+    policy = _build(kind, label, values)
+    added: dict[str, Any] = {}
+    for part in rest:
+        name, values = parse_call(part)
+        if name not in MODIFIERS:
+            raise BadPolicy(_unknown("addition", name, MODIFIERS, text))
+        if name in added:
+            raise BadPolicy(f"{text!r} says +{name} twice")
+        added[name] = _build(MODIFIERS[name], name, values)
+    return PolicySpec(policy, label, **added)
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """`noisy(recall=0.8, seed=0)` -> ("noisy", {"recall": 0.8, "seed": 0})."""
+    match = re.fullmatch(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    if not match:
+        raise BadPolicy(f"cannot read {text!r}; write name or name(parameter=value, ...)")
+    values: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise BadPolicy(f"cannot read {item!r} in {text!r}; write parameter=value")
+        if name.strip() in values:
+            raise BadPolicy(f"{text!r} gives {name.strip()} twice")
+        values[name.strip()] = _value(value.strip())
+    return match[1], values
+
+
+@cache
+def installed() -> dict[str, type[Policy]]:
+    """The policies found in this folder, by name."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("policy_*.py")):
+        module = importlib.import_module(f"{__package__}.{path.stem}")
+        for kind in vars(module).values():
+            if isinstance(kind, type) and issubclass(kind, Policy) and kind.__module__ == module.__name__:
+                found[kind.name] = kind
+    return found
+
+
+def list_policies() -> list[dict[str, Any]]:
+    """One row for each installed policy and addition: name, what it does, source, parameters with their defaults."""
+    rows = []
+    for name, kind in [*installed().items(), *(("+" + n, m) for n, m in MODIFIERS.items())]:
+        parameters = {f.name: f.default for f in fields(kind)}
+        source = getattr(kind, "source", "published engines; see the semantics page")
+        rows.append({
+            "name": name,
+            "description": (kind.__doc__ or "").strip(),
+            "source": source,
+            "parameters": parameters,
+            "needs_future": getattr(kind, "needs_future", False),
+        })  # fmt: skip
+    return rows
+
+
+def _split(text: str) -> list[str]:
+    parts, depth = [""], 0
+    for i, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if c == "+" and depth == 0 and re.match(r"\+\s*[A-Za-z_]+\s*(\(|\+|$)", text[i:]):
+            parts.append("")
+        else:
+            parts[-1] += c
+    if depth:
+        raise BadPolicy(f"unbalanced parentheses in {text!r}")
+    return parts
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    if text in ("true", "false", "True", "False"):
+        return text.lower() == "true"
+    return text.strip("'\"")
+
+
+def _spelt(name: str, values: dict[str, Any]) -> str:
+    return f"{name}({', '.join(f'{k}={v}' for k, v in values.items())})" if values else name
+
+
+def _build(kind: Any, label: str, values: dict[str, Any]) -> Any:
+    known = {f.name: f for f in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            raise BadPolicy(_unknown(f"parameter of {label}", name, known, f"{label}({name}={value})"))
+        default = known[name].default
+        if isinstance(default, float) and isinstance(value, int):
+            values[name] = float(value)
+        elif type(value) is not type(default):
+            if isinstance(default, str):
+                values[name] = str(value)
+                continue
+            raise BadPolicy(
+                f"{label}({name}={value}): {name} is a {type(default).__name__}, such as {name}={default}"
+            )
+    built = kind(**values)
+    built.check()
+    return built
+
+
+def _known(name: str, text: str) -> type[Policy]:
+    if name not in installed():
+        raise BadPolicy(_unknown("policy", name, installed(), text))
+    return installed()[name]
+
+
+def _unknown(what: str, name: str, known: Any, text: str) -> str:
+    near = difflib.get_close_matches(name, list(known), 1)
+    hint = f" Did you mean {text.replace(name, near[0], 1)!r}?" if near else ""
+    return f"no {what} named {name!r} in {text!r}; known: {', '.join(known) or 'none'}.{hint}"
+
+
+def _from_file(label: str) -> type[Policy]:
+    """A user's own policy: `path/to/file.py:ClassName`."""
+    where, _, name = label.rpartition(":")
+    path = Path(where)
+    if not path.is_file():
+        raise BadPolicy(f"{label!r}: there is no file {where!r}")
+    text = path.read_bytes()
+    module_name = f"slotwise_file_{sha256(str(path.resolve()).encode() + text).hexdigest()[:16]}"
+    if module_name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
+            del sys.modules[module_name]
+            raise BadPolicy(f"{label!r}: {where} does not load: {type(error).__name__}: {error}") from error
+    kind = getattr(sys.modules[module_name], name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        here = [n for n, v in vars(sys.modules[module_name]).items() if isinstance(v, type) and issubclass(v, Policy)]
+        here = [n for n in here if n != "Policy"]
+        raise BadPolicy(f"{label!r}: {where} has no Policy class {name!r}; it has: {', '.join(here) or 'none'}")
+    return kind

@@ -1,0 +1,104 @@
+"""The options of one replay, checked and written down: every result carries all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from slotwise.policies import Pool, parse_call, parse_policy
+
+from .errors import BadOption
+from .sizes import Size, resolve
+
+CHOICES = {
+    "contract": ("event", "sequential"),
+    "scope": ("layer", "global"),
+    "overflow": ("bypass", "exceed"),
+    "reset": ("persistent", "request"),
+    "miss": ("cpu", "fetch"),
+    "prefill": ("cached", "stream"),
+    "phase": ("all", "decode", "prefill"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` stands in where a trace has none."""
+
+    policy: str = "lru"
+    slots: str | int | None = None
+    vram: str | int | None = None
+    width: int = 0
+    predictor: str = "trace"
+    horizon: int = 1
+    contract: str = "event"
+    scope: str = "layer"
+    lag_demand: int = 0
+    lag_prefetch: int = 0
+    max_loads: int | None = None
+    overflow: str = "bypass"
+    reset: str = "persistent"
+    miss: str = "cpu"
+    prefill: str = "cached"
+    batch_gate: int = 8
+    phase: str = "all"
+    steps: int | None = None
+    verify_tokens: int = 1
+    accept: float = 1.0
+    seed: int = 0
+    row_bytes: int | None = None
+    window: int | None = None
+    pollution: bool = False
+    plan_hash: bool = False
+
+    def __post_init__(self):
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise BadOption(f"{name} is {' or '.join(known)}, not {getattr(self, name)!r}")
+        least = {"width": 0, "horizon": 1, "lag_demand": 0, "lag_prefetch": 0, "max_loads": 0, "batch_gate": 0, "steps": 0}
+        least |= {"verify_tokens": 1, "row_bytes": 1, "window": 1}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if value is not None and value < low:
+                raise BadOption(f"{name}={value}: it is at least {low}")
+        if not 0 <= self.accept <= 1:
+            raise BadOption(f"accept={self.accept}: it is a probability, 0 to 1")
+
+    def spelt(self) -> Options:
+        """The same with policy and predictor in canonical spelling (the predictor is `none` at width 0)."""
+        name, values = parse_call(self.predictor)
+        call = f"{name}({', '.join(f'{k}={v}' for k, v in values.items())})" if values else name
+        return replace(self, policy=str(parse_policy(self.policy)), predictor=call if self.width else "none")
+
+    def rows_of(self, trace) -> tuple[int, ...] | None:
+        """Bytes of one row per layer: recorded ones, unless `row_bytes` says otherwise."""
+        return (self.row_bytes,) * trace.n_layers if self.row_bytes else trace.row_bytes
+
+    def size(self, trace) -> Size:
+        rows = self.rows_of(trace)
+        return resolve(
+            self.slots, self.vram, n_layers=trace.n_layers, n_experts=trace.n_experts, scope=self.scope, row_bytes=rows
+        )
+
+    def pool(self, trace, size: Size, **more: Any) -> Pool:
+        """The pools of this run. Live callers that use the same options get the same decisions."""
+        arguments: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in "contract scope lag_demand lag_prefetch max_loads overflow prefill batch_gate width".split()
+        }
+        arguments |= {"slots": size.slots, "capacity_bytes": size.pool_bytes, "row_bytes": self.rows_of(trace)}
+        return Pool(self.policy, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
+
+    def recorded(self, size: Size) -> dict[str, Any]:
+        """The options as a result states them, with the sizes that were granted."""
+        out: dict[str, Any] = {}
+        for field in fields(self):
+            if field.name == "slots":
+                equal = len(set(size.slots)) == 1 and size.pool_bytes is None
+                out["slots"] = size.slots[0] if equal else None
+                out["slots_asked"] = size.asked
+                out["slots_by_layer"] = None if equal or size.pool_bytes is not None else size.slots
+                out["capacity_bytes"] = size.capacity_bytes
+            elif field.name not in ("vram", "pollution", "plan_hash", "window"):
+                out[field.name] = getattr(self, field.name)
+        return out

@@ -1,0 +1,107 @@
+"""What a replay found: counts as integers, rates at the edge."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """One configuration replayed.
+
+    identity and options say what ran; `counters` {name: int or None}, `by_layer` {name: [n_layers]}, `by_phase`
+    {phase: {name: int}}, `by_request` {"request": [...], name: [...]}, `along` {"window_steps": int, "first_step": [...],
+    name: [...]}. Bytes are None where the row size is unknown, `pollution` without a shadow run.
+    """
+
+    identity: dict[str, Any]
+    options: dict[str, Any]
+    counters: dict[str, Any]
+    by_layer: dict[str, Any]
+    by_phase: dict[str, dict[str, Any]]
+    by_request: dict[str, Any]
+    along: dict[str, Any]
+    token_cycle_bytes: int | None
+    plan_sha256: str | None
+    seconds: float
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Rates of the whole run; nan where the denominator is 0 or unknown."""
+        return rates_of(self.counters, self.identity["n_tokens_counted"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `slotwise replay --json` prints; nan becomes null."""
+        rates = {name: None if math.isnan(value) else value for name, value in self.rates.items()}
+        nested = {"counters": self.counters, "by_layer": self.by_layer, "by_phase": self.by_phase}
+        nested |= {"by_request": self.by_request, "along": self.along, "rates": rates}
+        tail = {"token_cycle_bytes": self.token_cycle_bytes, "plan_sha256": self.plan_sha256, "seconds": self.seconds}
+        return {**self.identity, **self.options, **nested, **tail}
+
+    def to_row(self) -> dict[str, Any]:
+        """One row of a sweep's result file: identity, options and counters flat, the rest nested."""
+        row = {**self.identity, **self.options, **self.counters, "token_cycle_bytes": self.token_cycle_bytes}
+        row |= {"plan_sha256": self.plan_sha256, "seconds": self.seconds}
+        return row | {"by_layer": self.by_layer, "by_phase": self.by_phase, "by_request": self.by_request, "along": self.along}
+
+    def to_polars(self):
+        """The counters of every layer as a polars data frame, one row per layer."""
+        from slotwise.traces.tidy import frame
+
+        columns = {name: values for name, values in self.by_layer.items() if values is not None}
+        layers = list(range(len(columns["demands"])))
+        return frame({"layer": layers, **columns})
+
+    def __repr__(self) -> str:
+        c, rates = self.counters, self.rates
+        size = f"{self.options['slots']} slots" if self.options["slots"] is not None else self.options["slots_asked"]
+        lines = [
+            f"{self.options['policy']} on {self.identity['trace']}: {size} of {self.identity['n_experts']} experts "
+            f"x {self.identity['n_layers']} layers, {self.options['scope']} scope, {self.options['contract']} contract, "
+            f"width {self.options['width']}",
+            f"  hit rate {_percent(rates['hit_rate'])} ({c['hits']:,} of {c['demands']:,} demands); "
+            f"{_number(rates['loads_per_token'])} loads per token, yield {_number(rates['yield'])} hits per load",
+        ]
+        if c["predictions"]:
+            lines.append(
+                f"  predictions {c['predictions']:,}: {c['loads_speculative']:,} loaded ({c['prefetch_hits']:,} hit, "
+                f"{c['used_late']:,} late, {c['wasted']:,} wasted), {c['redundant']:,} redundant, "
+                f"{c['dropped_guard'] + c['dropped_no_victim'] + c['dropped_throttle']:,} dropped"
+            )
+        return "\n".join(lines)
+
+
+def rates_of(c: dict[str, Any], n_tokens: int) -> dict[str, float]:
+    """Rates from counts: hit_rate = hits / demands; yield = hits / fills; used_rate = (prefetch_hits + used_late) /
+    loads_speculative; loads and bytes per token over the tokens counted."""
+    loads = c["fills"] - c["loads_initial"]
+    used = c["prefetch_hits"] + c["used_late"]
+    return {
+        "hit_rate": _ratio(c["hits"], c["demands"]),
+        "prefetch_hit_rate": _ratio(c["prefetch_hits"], c["demands"]),
+        "compulsory_rate": _ratio(c["compulsory"], c["demands"]),
+        "yield": _ratio(c["hits"], c["fills"]),
+        "used_rate": _ratio(used, c["loads_speculative"]),
+        "wasted_rate": _ratio(c["wasted"], c["loads_speculative"]),
+        "dropped_rate": _ratio(
+            c["dropped_guard"] + c["dropped_no_victim"] + c["dropped_throttle"],
+            c["predictions"] - c["invalid"] - c["redundant"],
+        ),
+        "loads_per_token": _ratio(loads, n_tokens),
+        "misses_per_token": _ratio(c["misses"], n_tokens),
+        "bytes_moved_per_token": math.nan if c["bytes_moved"] is None else _ratio(c["bytes_moved"], n_tokens),
+    }
+
+
+def _ratio(above: int, below: int) -> float:
+    return above / below if below else math.nan
+
+
+def _percent(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.2f} %"
+
+
+def _number(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.2f}"

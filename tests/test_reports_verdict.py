@@ -1,0 +1,133 @@
+"""Who wins: the ranking, its margins, and what may not compete."""
+
+import numpy as np
+import pytest
+from test_reports_rows import make_grid, make_row, write_rows
+
+from slotwise.reports import BadResult
+from slotwise.reports.rows import read_rows
+from slotwise.reports.sections import sections
+from slotwise.reports.tables import winners
+from slotwise.reports.verdict import headline, verdicts
+
+
+def with_hits(row, hits, *, fills=None, by_request=None):
+    """`row` with so many hits of its demands, moved between misses and demand hits."""
+    change = hits - row["hits"]
+    return row | {
+        "hits": hits, "hits_demand": row["hits_demand"] + change, "misses": row["misses"] - change,
+        "fills": row["fills"] if fills is None else fills,
+        "by_request": row["by_request"] | ({} if by_request is None else {"hits": by_request}),
+    }  # fmt: skip
+
+
+def section_of(tmp_path, rows):
+    """Read back from a file, so that the splits are arrays; then changed by the caller."""
+    (section,) = sections(read_rows([write_rows(tmp_path / "r.parquet", rows)]))
+    return section
+
+
+@pytest.fixture
+def contest(tmp_path):
+    """1,600 demands each: lru hits 800, lfru 960, fifo 720, opt 1200."""
+    hits = {"lru": 800, "lfru": 960, "fifo": 720, "opt": 1200}
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 4) for policy in hits])])
+    assert {row["demands"] for row in rows} == {1600}
+    (section,) = sections([with_hits(row, hits[row["policy"]]) for row in rows])
+    return section
+
+
+def test_the_winner_leads_by_what_subtraction_says(contest):
+    (verdict,) = verdicts(contest)
+    assert [row["policy"] for row in verdict.ranking] == ["lfru", "lru", "fifo"]
+    assert verdict.runner_up is verdict.reference
+    assert verdict.lead(verdict.runner_up) == pytest.approx(0.10)
+    assert verdict.fewer(verdict.runner_up) == pytest.approx(0.20)  # 640 misses instead of 800
+    assert verdict.lead(verdict.bound) == pytest.approx(-0.15)
+
+
+def test_the_headline_says_the_same_in_words(contest):
+    first, second = headline(contest)
+    assert first == (
+        "At 4 of 16 slots per layer (25 %), width 0, lfru hits most: 60.0 % of demands, "
+        "10.00 points above lru (20.0 % fewer misses); the bound is 75.0 %."
+    )
+    assert second.startswith("The bound has 50 % as many misses as lru there: mostly the working set")
+
+
+def test_what_knows_the_future_does_not_win(tmp_path):
+    rows = [
+        make_row("lru", 4),
+        make_row("opt", 4),
+        make_row("belady", 4),
+        make_row("lru", 4, width=2, predictor="oracle"),
+    ]
+    section = section_of(tmp_path, rows)
+    assert section.policies == ["lru"]
+    assert [verdict.winner["policy"] for verdict in verdicts(section)] == ["lru"]
+    assert [look.width for look in section.looks] == [0]
+
+
+def test_an_oracle_alone_is_no_result_to_report_on(tmp_path):
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row("lru", 4, width=2, predictor="oracle")])])
+    with pytest.raises(BadResult, match="know the future alone; add a width of 0"):
+        sections(rows)
+
+
+def test_equal_hits_are_a_tie_that_fewer_loads_lead(tmp_path):
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 16) for policy in ("lru", "fifo", "lfru")])])
+    (section,) = sections([with_hits(row, 1500, fills=100 + i) for i, row in enumerate(reversed(rows))])
+    (verdict,) = verdicts(section)
+    assert (verdict.winner["policy"], len(verdict.tied), verdict.runner_up) == ("lfru", 3, None)
+    assert "3 policies tie at 93.8 % of demands, lfru with the fewest loads" in headline(section)[0]
+    assert winners(section).rows[0][2] == ("lfru", "and 2 more with equal hits")
+
+
+def test_a_lead_is_counted_over_requests_too(tmp_path):
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row("lru", 4), make_row("lfru", 4)])])
+
+    a, b = np.array([10, 10, 10, 10, 10]), np.array([90, 10, 9, 9, 9])
+    (section,) = sections([with_hits(rows[0], 800, by_request=a), with_hits(rows[1], 801, by_request=b)])
+    (verdict,) = verdicts(section)
+    assert verdict.winner["policy"] == "lfru"
+    assert verdict.requests_ahead() == (1, 5)
+
+
+def test_at_width_0_a_guarded_policy_is_the_plain_one_and_not_shown_twice(tmp_path):
+    section = section_of(tmp_path, make_grid(("lfru", "lfru+guard(warm=2)"), (4,), (0, 2)))
+    assert section.field(section.looks[0]) == ["lfru"]
+    assert section.field(section.looks[1]) == ["lfru", "lfru+guard(warm=2)"]
+    alone = section_of(tmp_path, make_grid(("lfru+guard",), (4,), (0, 2)))
+    assert alone.field(alone.looks[0]) == ["lfru+guard"]
+
+
+def test_settings_and_traces_are_never_mixed(tmp_path):
+    rows = [make_row("lru", 4), make_row("lru", 4, contract="sequential"), make_row("lru", 4, trace="other")]
+    found = sections(read_rows([write_rows(tmp_path / "r.parquet", rows)]))
+    assert [section.title for section in found] == ["toy, contract event", "toy, contract sequential", "other"]
+
+
+def test_two_traces_of_one_name_are_told_apart(tmp_path):
+    rows = [make_row("lru", 4), make_row("lru", 4) | {"trace_sha256": "ab" * 32}]
+    found = sections(read_rows([write_rows(tmp_path / "r.parquet", rows)]))
+    assert found[1].title == "toy, sha256 abababab"
+    assert found[0].title != found[1].title
+
+
+def test_slots_that_differ_by_layer_are_named_as_a_range(tmp_path):
+    section = section_of(tmp_path, [make_row("lru", 4) | {"slots": None, "slots_by_layer": [3, 4, 5, 4]}])
+    assert (str(section.shown), section.shown.slots) == ("3–5", 4.0)
+
+
+def test_a_pool_of_bytes_is_measured_in_rows_of_mean_size(tmp_path):
+    """4 layers, top-2 and a token cycle of 8,000 bytes: a row is 1,000 bytes, so 12,500 bytes are 12.5 rows."""
+    row = make_row("lru", 4, scope="global") | {"slots": None, "capacity_bytes": 12_500, "token_cycle_bytes": 8_000}
+    assert section_of(tmp_path, [row]).shown == (12.5, 12_500, "≈12")
+    with pytest.raises(BadResult, match="neither slots nor bytes"):
+        section_of(tmp_path, [row | {"capacity_bytes": None}]).sizes  # noqa: B018
+
+
+def test_predictors_are_named_where_the_width_does_not_tell(tmp_path):
+    rows = [*make_grid(("lru",), (4,), (0, 2)), make_row("lru", 4, width=2, predictor="previous")]
+    section = section_of(tmp_path, rows)
+    assert [section.look_name(look) for look in section.looks] == ["width 0", "width 2, previous", "width 2, trace"]

@@ -3,3 +3,7 @@
 
 class BadPolicy(ValueError):
     """A policy, a pool or a live call that cannot be: the message names the value, the rule and the way out."""
+
+
+class Refused(BadPolicy):
+    """Each part is right, but not together: a sweep leaves such a configuration out."""

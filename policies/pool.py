@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .compiled import kernel
-from .errors import BadPolicy
+from .errors import BadPolicy, Refused
 from .layout import COUNTERS, FOREVER, NONE, Buffer
 from .plan import Plan
 from .profile import read_profile
@@ -68,7 +68,11 @@ class Pool:
         if in_bytes and (row_bytes is None or capacity_bytes < 0):
             raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes, and cannot be negative")
         exceed = overflow == "exceed"
-        _refuse(spec, contract, exceed, prefill, lag_demand or lag_prefetch, max_loads, width, in_bytes, self.slots)
+        lag = lag_demand or lag_prefetch
+        self.check(
+            spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag=lag, max_loads=max_loads,
+            in_bytes=in_bytes, slots=self.slots,
+        )  # fmt: skip
         warmup = getattr(spec.policy, "warmup", 0)
         rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
         full = full or any(rare) or max_loads is not None
@@ -142,6 +146,30 @@ class Pool:
         pool = 0 if self._wide else layer
         views = (self.buffer.field(pool, name) for name in ("head", "verb", "key", "place"))
         return Plan(*views, layer, self.n_experts, self._wide)
+
+    @staticmethod
+    def check(policy, *, contract, overflow, prefill, width, lag, max_loads, in_bytes, slots) -> None:
+        """Raises Refused, with the reason, for combinations that mean nothing."""
+        spec = parse_policy(policy)
+        if width and not in_bytes and max(slots) == 0:
+            raise Refused(f"width {width} with 0 slots: predictions have nowhere to go; give slots, or width 0")
+        if spec.policy.name == "static" and overflow == "exceed":
+            raise Refused("static with overflow exceed: nothing ever leaves a static pool, so it could not be trimmed")
+        if not spec.policy.bound:
+            return
+        reasons = {
+            "a guard, a gate or pins": spec.guard or spec.gate or spec.pin,
+            "width > 0 (draw the oracle predictor beside it)": width,
+            "the sequential contract": contract == "sequential",
+            "overflow exceed": overflow == "exceed",
+            "lag": lag,
+            "max_loads": max_loads is not None,
+            "prefill stream": prefill == "stream",
+            "rows of unequal size": in_bytes,
+        }
+        for what, present in reasons.items():
+            if present:
+                raise Refused(f"{spec} bounds runs without prefetch, in slots, tick by tick; it does not cover {what}")
 
     # --- live calls ---
 
@@ -247,28 +275,3 @@ def _slots_of_each_pool(slots: int | Sequence[int], n_pools: int, keys: int) -> 
     if any(s < 0 for s in each):
         raise BadPolicy(f"slots={min(each)}: a pool cannot have fewer than 0 slots")
     return [min(int(s), keys) for s in each]
-
-
-def _refuse(spec, contract, exceed, prefill, lag, max_loads, width, in_bytes, slots) -> None:
-    """Combinations that mean nothing, each with the reason."""
-    if width and not in_bytes and max(slots) == 0:
-        raise BadPolicy(f"width {width} with 0 slots: predictions have nowhere to go; give slots, or width 0")
-    if spec.policy.name == "static" and exceed:
-        raise BadPolicy("static with overflow exceed: nothing ever leaves a static pool, so it could not be trimmed")
-    if not spec.policy.bound:
-        return
-    reasons = {
-        "a guard, a gate or pins": spec.guard or spec.gate or spec.pin,
-        "width > 0 (draw the oracle predictor beside it)": width,
-        "the sequential contract": contract == "sequential",
-        "overflow exceed": exceed,
-        "lag": lag,
-        "max_loads": max_loads is not None,
-        "prefill stream": prefill == "stream",
-        "rows of unequal size": in_bytes,
-    }
-    for what, present in reasons.items():
-        if present:
-            raise BadPolicy(f"{spec}: the bound holds without prefetch, pool by pool in slots; it does not cover {what}")
-
-

@@ -8,8 +8,9 @@ from .errors import BadOption
 from .options import Options
 from .result import Result
 from .run import replay
+from .sweep import sweep
 
-__all__ = ["BadOption", "Options", "Result", "replay"]
+__all__ = ["BadOption", "Options", "Result", "replay", "sweep"]
 
 
 class _Callable(ModuleType):

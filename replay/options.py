@@ -89,6 +89,14 @@ class Options:
         arguments |= {"slots": size.slots, "capacity_bytes": size.pool_bytes, "row_bytes": self.rows_of(trace)}
         return Pool(self.policy, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
 
+    def check(self, trace, size: Size) -> None:
+        """Raises BadPolicy (Refused where the parts are right but not together) without opening pools."""
+        Pool.check(
+            self.policy, contract=self.contract, overflow=self.overflow, prefill=self.prefill, width=self.width,
+            lag=self.lag_demand or self.lag_prefetch, max_loads=self.max_loads, in_bytes=size.pool_bytes is not None,
+            slots=size.slots,
+        )  # fmt: skip
+
     def recorded(self, size: Size) -> dict[str, Any]:
         """The options as a result states them, with the sizes that were granted."""
         out: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from slotwise.policies import parse_call, parse_policy
 from slotwise.policies.layout import COUNTERS
 from slotwise.traces import Trace, make_predictor, open_trace
 
-from .errors import BadOption
+from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .options import Options
 from .result import Result
@@ -72,7 +72,8 @@ class _Replayer:
         self.shadow = options.pool(trace, self.size, width=0, record=False, look=False, full=True) if bits else None
         self.policy = parse_policy(options.policy).policy
         if trace.sha256 in self.pool.profile_hashes:
-            warnings.warn(f"{options.policy}: the profile was counted on this very trace, so it knows the answers", stacklevel=4)
+            text = f"{options.policy}: the profile was counted on this very trace, so it knows the answers"
+            warnings.warn(text, ReplayWarning, stacklevel=4)
         name, parameters = parse_call(options.predictor)
         self.predictor = None
         if width:

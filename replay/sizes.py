@@ -7,7 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass
 
-from .errors import BadOption
+from .errors import BadOption, ReplayWarning
 
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
 
@@ -77,7 +77,7 @@ def _count(slots, keys: int) -> int:
     if not re.fullmatch(r"\d+", text):
         raise BadOption(f"slots {text!r}: write a count (32) or a fraction of the pool's {keys} keys (25%)")
     if int(text) > keys:
-        warnings.warn(f"slots {text}: a pool has only {keys} keys, so {keys} slots are used", stacklevel=4)
+        warnings.warn(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning, stacklevel=4)
     return min(int(text), keys)
 
 

@@ -1,0 +1,87 @@
+"""The options that every command which decides about experts shares, with their defaults in one place."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_COMMON: list[Callable] = [
+    click.option("--scope", type=click.Choice(["layer", "global"]), default="layer", show_default=True,
+                 help="A pool per layer, or one pool for all layers."),
+    click.option("--contract", type=click.Choice(["event", "sequential"]), default="event", show_default=True,
+                 help="Judge a whole tick at once, or one expert after the other (textbook form)."),
+    click.option("--horizon", type=click.IntRange(1), default=1, show_default=True,
+                 help="How many layers ahead predictions look."),
+    click.option("--predictor", default="trace", show_default=True,
+                 help="Who predicts; 'slotwise predictors' lists them."),
+    click.option("--lag-demand", type=click.IntRange(0), default=0, show_default=True,
+                 help="Ticks (one layer is one tick) that a demand load takes beyond its own."),
+    click.option("--lag-prefetch", type=click.IntRange(0), default=0, show_default=True,
+                 help="The same for a speculative load."),
+    click.option("--max-loads", type=click.IntRange(0), help="Loads that may start per tick and pool. [default: no cap]"),
+    click.option("--overflow", type=click.Choice(["bypass", "exceed"]), default="bypass", show_default=True,
+                 help="When a tick demands more than fits: bypass the surplus, or exceed the pool and trim afterwards."),
+    click.option("--reset", type=click.Choice(["persistent", "request"]), default="persistent", show_default=True,
+                 help="Keep pools and history over requests, or start anew at each."),
+    click.option("--miss", type=click.Choice(["cpu", "fetch"]), default="cpu", show_default=True,
+                 help="Misses are computed on the CPU, or their rows are fetched."),
+    click.option("--prefill", type=click.Choice(["cached", "stream"]), default="cached", show_default=True,
+                 help="Steps above the batch gate follow the ordinary rules, or stream past the pool."),
+    click.option("--batch-gate", type=click.IntRange(0), default=8, show_default=True,
+                 help="Largest step, in tokens, that looks ahead."),
+    click.option("--phase", type=click.Choice(["all", "decode", "prefill"]), default="all", show_default=True,
+                 help="Replay everything, report this phase."),
+    click.option("--steps", type=click.IntRange(0), help="Replay the first N steps. [default: all]"),
+    click.option("--verify-tokens", type=click.IntRange(1), default=1, show_default=True,
+                 help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are the "
+                 "tokens that follow)."),
+    click.option("--accept", type=click.FloatRange(0, 1), default=1.0, show_default=True,
+                 help="Chance that a drafted token is accepted."),
+    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the acceptance draws."),
+    click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say."),
+    click.option("--window", type=click.IntRange(1), help="Steps per point along time. [default: 1 % of the trace]"),
+    click.option("--pollution", is_flag=True, help="Also run without look-ahead, and count the misses it caused."),
+    click.option("--plan-hash", is_flag=True, help="Print the SHA-256 of every decision."),
+]  # fmt: skip
+
+
+def shared(command: Callable) -> Callable:
+    """Adds the shared options to a command; they arrive as keywords of the same names as `slotwise.replay` takes."""
+    for option in reversed(_COMMON):
+        command = option(command)
+    return command
+
+
+def numbers(text: str, name: str) -> list[int]:
+    """`0,4,8` -> [0, 4, 8]."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--{name} {text!r}: write whole numbers with commas, such as 0,4") from None
+
+
+class Bar:
+    """A progress bar on stderr while a terminal watches, and nothing otherwise."""
+
+    def __init__(self, label: str):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._label = label
+        self._task: Any = None
+
+    def __enter__(self) -> "Bar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: int, total: int, what: str) -> None:
+        """Shows `done` of `total`, and what was done last."""
+        if self._task is None:
+            self._task = self._bar.add_task(self._label, total=total)
+        self._bar.update(self._task, completed=done, description=f"{self._label}: {what}")

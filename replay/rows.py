@@ -1,0 +1,83 @@
+"""The result file of a sweep: one Parquet row per configuration, with every option and the trace's identity."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from .errors import BadOption
+from .options import CHOICES, Options
+from .tally import NAMES
+
+FORMAT = b"slotwise.sweep"
+VERSION = b"1"
+_OPTIONS = [name for name in Options.__dataclass_fields__ if name not in ("slots", "vram", "pollution", "plan_hash", "window")]
+_KEYED = ("trace", "trace_sha256", *_OPTIONS, "slots", "slots_asked", "slots_by_layer", "capacity_bytes")
+
+
+def option_key(row: dict[str, Any], *, window=None, pollution=None, hashed=None) -> str:
+    """What makes two rows the same configuration."""
+    values = [row.get(name) for name in _KEYED]
+    values.append(row["along"]["window_steps"] if window is None else window)
+    values.append(row["pollution"] is not None if pollution is None else pollution)
+    values.append(row["plan_sha256"] is not None if hashed is None else hashed)
+    return json.dumps(values)
+
+
+def schema():
+    """The file's columns and their types."""
+    import pyarrow as pa
+
+    text, whole, real = pa.string(), pa.int64(), pa.float64()
+    counts = [(name, whole) for name in NAMES]
+    lists = [(name, pa.list_(whole)) for name in NAMES]
+    identity = [("trace", text), ("trace_sha256", text), ("model", text)]
+    identity += [(n, whole) for n in "n_layers n_experts top_k n_tokens n_steps n_requests n_tokens_counted".split()]
+    kinds = {"accept": real, "policy": text, "predictor": text, **dict.fromkeys(CHOICES, text)}
+    options = [(name, kinds.get(name, whole)) for name in _OPTIONS]
+    options += [("slots", whole), ("slots_asked", text), ("slots_by_layer", pa.list_(whole)), ("capacity_bytes", whole)]
+    tail = [("token_cycle_bytes", whole), ("plan_sha256", text), ("seconds", real)]
+    nested = [
+        ("by_layer", pa.struct(lists)),
+        ("by_phase", pa.struct([("prefill", pa.struct(counts)), ("decode", pa.struct(counts))])),
+        ("by_request", pa.struct([("request", pa.list_(whole)), *lists])),
+        ("along", pa.struct([("window_steps", whole), ("first_step", pa.list_(whole)), *lists])),
+    ]
+    metadata = {b"format": FORMAT, b"version": VERSION}
+    return pa.schema(identity + options + counts + tail + nested, metadata=metadata)
+
+
+def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
+    """Writes beside and renames, so that a reader never sees half a file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist(rows, schema=schema())
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as temporary:
+        pass
+    try:
+        pq.write_table(table, temporary.name, compression="zstd")
+        os.chmod(temporary.name, 0o644)
+        os.replace(temporary.name, path)
+    except BaseException:
+        os.unlink(temporary.name)
+        raise
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier sweep, [] if there is no such file. Raises BadOption if the file is something else."""
+    if not path.exists():
+        return []
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadOption(f"{path} exists and is not a sweep's result ({error}); choose another name") from error
+    if (table.schema.metadata or {}).get(b"format") != FORMAT:
+        raise BadOption(f"{path} exists and is not a sweep's result; choose another name")
+    return table.to_pylist()

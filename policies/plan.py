@@ -56,6 +56,10 @@ class Plan:
             rows.append((VERBS[verb], layer, key % self._n_experts, place))
         return rows
 
+    def verbs(self) -> list[tuple[int, int, int]]:
+        """(code of the verb, expert, slot) of every decision, in order; `layout.VERBS` names the codes."""
+        return [(v, k % self._n_experts, s) for v, k, s in zip(*(a.tolist() for a in self.arrays()), strict=True)]
+
     def _experts(self, *verbs: str) -> np.ndarray:
         codes, keys, _ = self.arrays()
         return keys[np.isin(codes, [_CODES[v] for v in verbs])] % self._n_experts

@@ -234,23 +234,30 @@ class Pool:
     def counters(self) -> dict[str, int]:
         """Counts of the live calls so far, with the present residents and rows in flight."""
         counts = self.buffer.counters.copy()
-        now, layer = self.buffer.get("now"), self.buffer.get("last_layer")
-        tick = now * self.n_layers + layer
         for pool in range(self.n_pools):
             owner = self.buffer.field(pool, "owner")
             keys = owner[owner != NONE]
-            landed = int((self.buffer.field(pool, "land")[keys] <= tick).sum())
+            landed = int((self.buffer.field(pool, "land")[keys] <= self._tick()).sum())
             counts[pool, COUNTERS.index("residents")] += landed
             counts[pool, COUNTERS.index("in_flight")] += keys.size - landed
             counts[pool, COUNTERS.index("unresolved")] += int(self.buffer.field(pool, "unused")[keys].sum())
         return {name: int(total) for name, total in zip(COUNTERS, counts.sum(0), strict=True)}
 
-    def residents(self, layer: int) -> dict[int, int]:
-        """{expert: slot} of the layer's rows that have a slot, in flight or landed."""
+    def residents(self, layer: int) -> list[int]:
+        """The experts of a layer that can be hit now, ascending; rows still in flight are not among them."""
+        land = self.buffer.field(0 if self._wide else layer, "land")
+        first = layer * self.n_experts if self._wide else 0
+        return [expert for expert in self.slots_of(layer) if land[first + expert] <= self._tick()]
+
+    def slots_of(self, layer: int) -> dict[int, int]:
+        """{expert: slot} of a layer's rows, in flight or landed."""
         owner = self.buffer.field(0 if self._wide else layer, "owner")
-        low = layer * self.n_experts if self._wide else 0
-        pairs = [(int(key) - low, slot) for slot, key in enumerate(owner) if low <= key < low + self.n_experts]
+        first = layer * self.n_experts if self._wide else 0
+        pairs = [(int(key) - first, slot) for slot, key in enumerate(owner) if first <= key < first + self.n_experts]
         return dict(sorted(pairs))
+
+    def _tick(self) -> int:
+        return self.buffer.get("now") * self.n_layers + self.buffer.get("last_layer")
 
     def __repr__(self) -> str:
         size = f"{self.capacity_bytes} bytes" if self.capacity_bytes is not None else f"{self.slots[0]} slots"

@@ -42,10 +42,13 @@ def against_size(
     known = any(size.pool_bytes is not None for size in sizes)
     panel = Panel(section, title, legend=names, top=0.75 if known else 0.52, right=0.75 if bytes_per_unit else 0.22)
     axes, handles = panel.axes, []
-    for policy, text in zip(order, names, strict=True):
+    below = covered([[curves[policy].get(size, math.nan) * scale for size in sizes] for policy in order])
+    for policy, text, n in zip(order, names, below, strict=True):
         points = [(size.slots, curves[policy][size] * scale) for size in sizes if size in curves[policy]]
-        zorder = 2 if "marker" in styles[policy] else 3
-        handles += axes.plot(*zip(*points, strict=True), label=text, zorder=zorder, **styles[policy])
+        drawn = {"zorder": 3, **styles[policy]}
+        if "marker" in drawn:
+            drawn |= {"zorder": 2, "linewidth": 1.5 + 2.5 * n, "markersize": 5 + 3 * n}
+        handles += axes.plot(*zip(*points, strict=True), label=text, **drawn)
     if sizes[0].slots > 0 and sizes[-1].slots / sizes[0].slots >= 40:
         axes.set_xscale("log", base=2)
     _size_axes(panel, section, sizes)
@@ -53,8 +56,8 @@ def against_size(
     if unit == "points":
         axes.axhline(0, color=LIGHT["ink"], linewidth=1.0, zorder=1.5)
     axes.set_ylim(*ylim)
-    if unit == "":  # amounts start at nought
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+    if unit == "" and all(value >= 0 for curve in curves.values() for value in curve.values()):
+        axes.set_ylim(bottom=0)
     _mark_cycle(axes, section, cycle_at)
     if bytes_per_unit:
         mib = bytes_per_unit / 2**20
@@ -65,6 +68,14 @@ def against_size(
         other.spines["right"].set_visible(False)
     panel.legend(handles)
     return panel.picture(name, alt=alt, caption=caption)
+
+
+def covered(lines: Sequence[Sequence[float]]) -> list[int]:
+    """How many later lines lie on each one all along: it is drawn so much wider, or nobody would see it."""
+    values = np.array(lines, dtype=float)
+    close = 0.006 * (np.nanmax(values) - np.nanmin(values)) if not np.isnan(values).all() else 0
+    same = [[bool(np.all(np.isnan(a - b) | (abs(a - b) <= close))) for b in values] for a in values]
+    return [sum(row[i + 1 :]) for i, row in enumerate(same)]
 
 
 def _mark_cycle(axes: Axes, section: Section, at: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 from . import metrics
-from .charts import against_size
+from .charts import against_size, covered
 from .curves import bytes_per_load, curves_of, drawn_looks, less, slug, whole
 from .figures_lookahead import lookahead
 from .figures_run import layers, phases, warmup
@@ -101,10 +102,15 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
         legend=[*map(short, marks), *["bound" for _ in [bound] if bound]],
     )
     handles, told = [], []
-    for policy, found in marks.items():
+    places = [
+        [[rate(row) if row else math.nan for look in looks for row in [dict(found).get(look)]] for found in marks.values()]
+        for rate in (whole(metrics.loads_per_token), metrics.hit_rate)
+    ]
+    below = map(min, *map(covered, places))
+    for (policy, found), n in zip(marks.items(), below, strict=True):
         xs = [whole(metrics.loads_per_token)(row) for _, row in found]
         ys = [100 * metrics.hit_rate(row) for _, row in found]
-        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7}
+        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7 + 5 * n}
         panel.axes.plot(xs, ys, color=how["color"], linewidth=0.8)
         for (look, _), x, y in zip(found, xs, ys, strict=True):
             fill = how["color"] if look == plain else LIGHT["paper"]

@@ -128,7 +128,8 @@ class Panel:
         if handles:
             self.figure.legend(
                 handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, 0.23 / self.height),
-                ncols=self.columns, fontsize=8, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2, handlelength=2.6,
+                ncols=self.columns, fontsize=8, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2,
+                handlelength=2.6,
             )  # fmt: skip
 
     def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:

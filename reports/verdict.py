@@ -121,10 +121,10 @@ def _cause(row: Row, bound: Row) -> str:
     return f"The bound has {metrics.percent(share, 0)} as many misses as {row['policy']} there: {kind}."
 
 
-def _ahead(section: Section, verdict: Verdict, plain: Verdict | None) -> str:
-    loads = whole(metrics.loads_per_token)
-    row = verdict.winner
+def _ahead(section: Section, verdict: Verdict) -> str:
+    """What look-ahead brings the policy that makes most of it, against itself."""
+    row, loads = verdict.winner, whole(metrics.loads_per_token)
+    base = base_row(section, row["policy"], verdict.size)
+    hits, moved = (f" ({text} without)" if base else "" for text in _told(base)) if base else ("", "")
     rate, at = metrics.percent(metrics.hit_rate(row)), section.look_name(verdict.look)
-    told = f"With look-ahead, {row['policy']} at {at} hits {rate}"
-    instead = f" instead of {metrics.number(loads(plain.winner))}" if plain else ""
-    return f"{told} and loads {metrics.number(loads(row))} rows per token{instead}."
+    return f"With look-ahead, {row['policy']} at {at} hits {rate}{hits} and loads {metrics.number(loads(row))} rows per token{moved}."

@@ -25,13 +25,14 @@ def write_report(
     paths: Sequence[Path | str],
     out_dir: Path | str,
     *,
+    keep: Iterable[Path | str] = (),
     force: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Reads the result files and writes the report into `out_dir`: page, Markdown, figures, CSV, and a summary in JSON.
 
-    Result files that lie in `out_dir` stay there. Other files of the folder are never touched either, but unless
-    `force` is set they are refused, for they say that the folder is somebody else's.
+    Result files that lie in `out_dir` stay there, and so does whatever `keep` names. Other files of the folder are
+    never touched either, but unless `force` is set they are refused: they say that the folder is somebody else's.
 
     Returns:
         The files written, the page first.
@@ -43,7 +44,7 @@ def write_report(
     from .figures import figures
 
     out_dir, say = Path(out_dir), progress or (lambda _: None)
-    stale = check_folder(out_dir, paths, force=force)
+    stale = check_folder(out_dir, [*paths, *keep], force=force)
     say("reading results")
     rows = read_rows(paths)
     parts = sections(rows)

@@ -1,55 +1,126 @@
-"""From traces to a report in one call: sweep a grid with sensible defaults, then write what it shows."""
+"""From traces to a report in one call: a sweep over a grid with sensible defaults, then a page on what it found."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from slotwise.traces import Trace
+
+Progress = Callable[[int, int, str], None]
 RESULTS, QUESTION = "R.parquet", "compare.json"
 POLICIES = (
-    "lru",  # what most engines ship, so what the others are held against
-    "lru+gate",  # the same, loading a miss only when it recurs: nearly its hits for far fewer loads
+    "lru",  # what most engines ship: the others are held against it
+    "lru+gate",  # loads a miss only when it recurs: most of the hits for a fraction of the loads
     "lfu",  # counts for ever: shows what ageing is worth
     "lfu(half_life=16)",
     "lfru",
     "lfru(half_life=16)",
-    "lfru+guard",  # the guard vets look-ahead, so these two differ from the plain ones at widths above 0 only
+    "lfru+guard",  # a guard vets look-ahead, so these two are run at widths above 0 only
     "lfru(half_life=16)+guard",
-    "opt",  # the bound; fifo and random are left out, for nobody would run them where a touch can be seen
+    "opt",  # the bound. Left out: fifo and random, which nobody runs who can see a hit, and belady, which bounds less
 )
-SLOTS = ("6.25%", "12.5%", "18.75%", "25%", "37.5%", "50%", "75%", "100%")
-WIDTH = 4  # half of a top-8: where captured predictions are still mostly right
+SLOTS = ("6.25%", "12.5%", "18.75%", "25%", "37.5%", "50%", "75%", "100%")  # closer where curves bend
+WIDTH = 4  # half a top-8: few predictions, the likeliest
 
 
 def compare(
-    traces: Sequence[Any],
+    traces: Iterable[Trace | Path | str],
     out_dir: Path | str,
     *,
     policies: Iterable[str] | None = None,
     slots: Iterable[str | int] | None = None,
+    vram: Iterable[str | int] | None = None,
     widths: Iterable[int] | None = None,
     force: bool = False,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
+    skipped: Callable[[str], None] | None = None,
     **options: Any,
 ) -> list[Path]:
     """Replays every policy on every trace at every size and width, and writes a report on it into `out_dir`.
 
-    The result rows stay there as R.parquet. Interrupted, the same call goes on where it stopped; another question
-    starts anew.
+    The result rows stay there as R.parquet. After an interruption the same call goes on where it stopped; a call that
+    asks something else starts anew.
 
     Args:
-        traces: Trace objects, files, or "sample".
-        policies: spellings; default POLICIES. `opt` is run at width 0 only, a guarded policy whose plain form is
-            there too at widths above 0 only.
-        slots: counts or shares of the experts; default SLOTS.
-        widths: default 0, and 4 for traces with predictions.
-        force: add the report to a folder that holds other files.
-        progress: is told what is being done.
-        options: passed to `slotwise.sweep`: contract, scope, predictor, row_bytes, ...
+        traces: Trace objects, files in any format, or "sample".
+        policies: spellings, by default POLICIES. Bounds run at width 0 alone, guarded policies above it alone if their
+            plain form is there too.
+        slots: counts, shares of the experts or ranges, by default SLOTS; or `vram`: budgets such as "8GiB".
+        widths: by default 0, and 4 where the trace has predictions or a predictor is named.
+        force: put the report into a folder that holds other files, which stay.
+        progress: is called with (done, total, what).
+        skipped: is told why a combination was left out.
+        options: contract, scope, predictor, row_bytes, workers and whatever else `slotwise.sweep` takes.
 
     Returns:
         The files of the report, the page first.
     """
-    return []
+    from slotwise.policies import parse_policy
+    from slotwise.replay import sweep
+    from slotwise.reports import check_folder, write_report
+    from slotwise.traces import Trace, open_trace
+
+    opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in traces]
+    spelt = [str(parse_policy(policy)) for policy in policies or POLICIES]
+    sizes: dict[str, Any] = {"vram": list(vram)} if vram else {"slots": list(slots or SLOTS)}
+    asked = None if widths is None else sorted(set(widths))
+    question = {"traces": [trace.sha256 for trace in opened], "policies": spelt, "widths": asked, **sizes, **options}
+    question.pop("workers", None)
+
+    out_dir = Path(out_dir)
+    results = out_dir / RESULTS
+    ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION]
+    ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
+    check_folder(out_dir, ours, force=force)
+    _begin(question, ours)
+    for trace in opened:
+        for width, names in _grid(trace, spelt, asked, options):
+            sweep([trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options)
+    say = progress or (lambda *_: None)
+    return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
+
+
+def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -> list[Path]:
+    """`slotwise.reports.write_report`: result files in, a folder of page, figures and tables out."""
+    from slotwise.reports import write_report
+
+    return write_report(paths, out_dir, **how)
+
+
+def _grid(
+    trace: Trace, policies: list[str], widths: list[int] | None, options: dict
+) -> Iterator[tuple[int, list[str]]]:
+    """(width, policies) without the combinations that could say nothing new."""
+    from slotwise.reports.sections import is_bound, without_guard
+
+    if widths is None:
+        named = options.get("predictor", "trace") != "trace"
+        widths = sorted({0, WIDTH if named else min(WIDTH, trace.predicted_width)})
+    for width in widths:
+        if width:
+            names = [policy for policy in policies if not is_bound(policy)]
+        else:
+            names = [policy for policy in policies if without_guard(policy) not in set(policies) - {policy}]
+        if names:
+            yield width, names
+
+
+def _begin(question: dict[str, Any], ours: list[Path]) -> None:
+    """Makes the folder, and clears it of rows that answer another question. Rows that no `compare` wrote are not touched."""
+    from slotwise.reports import BadResult
+
+    results, part, note = ours[:3]
+    text = json.dumps(question, indent=1, default=str)
+    if results.exists() and not note.exists():
+        raise BadResult(
+            f"{results}: was not written by `slotwise compare`; name another folder, or use `slotwise report`"
+        )
+    if note.exists() and note.read_text() != text:
+        results.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(text)  # cut short, it is another question: the worst that follows is a sweep from the start

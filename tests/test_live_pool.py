@@ -12,6 +12,7 @@ from oracle_counts import NAMES as COUNTERS
 
 import slotwise
 
+REFUSALS = (DROP, LATE, REDUNDANT, INVALID)
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
 
 
@@ -19,9 +20,19 @@ def ids(*chosen):
     return np.array(chosen, np.uint8)
 
 
+VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
+
+
 def said(plan):
-    """The verbs of a plan as plain numbers: (verb, expert, slot)."""
-    return [tuple(map(int, entry)) for entry in plan.verbs()]
+    """The decisions of a plan in the oracle's words, (verb, layer, expert, slot); initial loads it does not name."""
+    out = [(VERBS.index(verb), layer, e, slot) for verb, layer, e, slot in plan.decisions() if verb != "load_initial"]
+    return [told(entry) for entry in out]
+
+
+def told(entry):
+    """Without what is no decision: the slot of a refusal, the id of an invalid prediction."""
+    verb, layer, expert, slot = entry
+    return (verb, layer, -1 if verb == INVALID else expert, -1 if verb in REFUSALS else slot)
 
 
 def pool_for(trace, policy, how):
@@ -54,7 +65,7 @@ def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
 
 def heard(ticks):
     """The law's ticks as a live caller hears them: silent look-aheads left out."""
-    return [tick for tick in ticks if tick[3]]
+    return [(now, layer, kind, [told(v) for v in verbs]) for now, layer, kind, verbs in ticks if verbs]
 
 
 @pytest.mark.parametrize("name", LIVE)

@@ -86,17 +86,19 @@ def _lines(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     lengths, ids, weights = [], [], []
     with path.open(encoding="ascii", errors="replace") as file:
         for at, line in enumerate(file, 1):
-            left, gap, right = line.rstrip("\r\n").partition("\t\t")
+            left, _, right = line.rstrip("\r\n").partition("\t\t")
             try:
-                chosen, gates = np.array(left.split("\t"), np.int64), np.array(right.split("\t"), np.float64)
+                chosen, gates = (
+                    np.array(left.split("\t"), np.int64),
+                    np.array([w for w in right.split("\t") if right], np.float64),
+                )
             except (ValueError, OverflowError) as error:
                 raise BadTrace(
                     f"{path} line {at}: {short(str(error))}; a line is ids, an empty field, weights"
                 ) from None
-            if not gap or len(chosen) != len(gates):
+            if len(chosen) != len(gates):
                 raise BadTrace(
-                    f"{path} line {at}: {len(chosen)} ids and {len(gates) if gap else 0} weights; every id has one "
-                    "(is the file truncated?)"
+                    f"{path} line {at}: {len(chosen)} ids and {len(gates)} weights; every id has one (truncated?)"
                 )
             if chosen.min() < 0:
                 raise BadTrace(f"{path} line {at}: expert {chosen.min()}; ids are not negative")

@@ -135,7 +135,7 @@ def _largest(experts: np.ndarray) -> int:
 def _captured(where: str, experts: np.ndarray) -> np.ndarray:
     """Which layers are MoE layers: one filled with zeros only (k > 1) is dense or was not captured, and is left out."""
     kept = np.asarray(experts.any(axis=(0, 2))) if experts.shape[2] > 1 else np.ones(experts.shape[1], bool)
-    if not kept.all() and experts.size:
+    if not kept.all():
         if not kept.any():
             raise BadTrace(f"{where}: experts holds zeros only; nothing was captured")
         warn(where, f"layers {short(np.flatnonzero(~kept).tolist())} are all zero, as dense layers are; left out")
@@ -167,6 +167,8 @@ def _members(path: Path) -> dict[str, np.ndarray]:
         part["experts"] = part.pop("routed_experts")
     if "experts" not in part:
         raise BadTrace(f"{path}: no member 'experts' [tokens, layers, k]; it holds {short(sorted(found))}")
+    if not part["experts"].size:
+        raise BadTrace(f"{path}: experts is {list(part['experts'].shape)}: no tokens; a trace needs at least one row")
     for key in PER_TOKEN:
         if key in part and len(part[key]) != len(part["experts"]):
             raise BadTrace(f"{path}: {key} has {len(part[key])} rows, but experts has {len(part['experts'])}")

@@ -53,8 +53,8 @@ def _schema(trace: Trace) -> pyarrow.Schema:
     small = [name for name in ROWS if name != "token_id" or trace.store.has_token_id]
     fields = [pa.field(name, pa.from_numpy_dtype(ROWS[name]), nullable=name == "token_id") for name in small]
     for kind, first, n_bytes in _kinds(trace):
-        for layer in range(first, trace.n_layers):
-            fields.append(pa.field(column_name(kind, layer, trace.n_layers), pa.binary(n_bytes), nullable=False))
+        names = [column_name(kind, layer, trace.n_layers) for layer in range(first, trace.n_layers)]
+        fields += [pa.field(name, pa.binary(n_bytes), nullable=False) for name in names]
     return pa.schema(fields)
 
 

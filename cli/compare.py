@@ -1,0 +1,54 @@
+"""`slotwise compare`: from a trace to a report, in one go."""
+
+import click
+
+from .report import show, working
+
+
+@click.command(name="compare", epilog="Example: slotwise compare sample -o report")
+@click.argument("traces", metavar="T...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the report: new, empty, or of a report.")
+@click.option("--policy", "policies", multiple=True, metavar="P", help="A policy to compare; may be repeated.")
+@click.option(
+    "--slots", multiple=True, metavar="LIST", help="Pool sizes: 32, 25%, 8,16,32 or 8:128:8; may be repeated."
+)
+@click.option("--vram", multiple=True, metavar="SIZE", help="Pool sizes as VRAM, such as 8GiB; may be repeated.")
+@click.option(
+    "--width", "widths", metavar="LIST", help="Look-ahead widths, such as 0,4. [default: 0, and 4 if predicted]"
+)
+@click.option("--predictor", metavar="NAME", help="Who predicts at widths above 0. [default: trace]")
+@click.option("--contract", type=click.Choice(["event", "sequential"]), help="When a tick is judged. [default: event]")
+@click.option("--scope", type=click.Choice(["layer", "global"]), help="One pool per layer, or one. [default: layer]")
+@click.option("--reset", type=click.Choice(["persistent", "request"]), help="When pools empty. [default: persistent]")
+@click.option("--prefill", type=click.Choice(["cached", "stream"]), help="How big steps are treated. [default: cached]")
+@click.option("--phase", type=click.Choice(["all", "decode", "prefill"]), help="What is reported. [default: all]")
+@click.option("--lag-prefetch", type=click.IntRange(0), help="Ticks that a speculative load takes. [default: 0]")
+@click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say.")
+@click.option("--steps", type=click.IntRange(1), help="Replay the first N steps only.")
+@click.option("--workers", type=click.IntRange(1), help="Replays at once. [default: all cores]")
+@click.option("--force", is_flag=True, help="Write into a folder that holds other files, too. They stay.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object and nothing else.")
+def command(traces, output, policies, slots, vram, widths, force, as_json, **options):
+    """Replay eviction policies and look-ahead widths on traces, and write a report on who wins, where and by how much.
+
+    T is a trace file in any known format, or 'sample'. The rows behind the report stay in DIR as R.parquet; the same
+    call goes on where an interrupted one stopped.
+    """
+    from slotwise.compare import compare
+
+    options = {name: value for name, value in options.items() if value is not None}
+    with working() as progress:
+        page = compare(
+            traces, output, policies=policies, slots=slots, vram=vram, widths=_widths(widths), force=force,
+            progress=progress, skipped=lambda why: click.echo(f"left out: {why}", err=True), **options,
+        )[0]  # fmt: skip
+    show(page, as_json)
+
+
+def _widths(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise click.UsageError(f"--width {text!r}: write a width (4) or a list (0,2,4)")
+    return [int(part) for part in parts]

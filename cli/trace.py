@@ -29,7 +29,8 @@ def import_(sources, output, name, **hints):
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
-    trace = slotwise.open_trace(sources if len(sources) > 1 else sources[0], name, **hints)
+    with _progress("reading", None):
+        trace = slotwise.open_trace(sources, name, **hints)
     _save(trace, output)
 
 
@@ -43,7 +44,7 @@ def info(trace, as_json, seed):
     if as_json:
         click.echo(json.dumps(facts))
         return
-    from slotwise.cli.trace_tables import print_facts
+    from .trace_tables import print_facts
 
     print_facts(facts)
     for text in facts["warnings"]:
@@ -84,14 +85,14 @@ def profile(traces, output, phase):
 
 
 def _save(trace, output):
-    with _progress(trace.n_tokens) as advance:
+    with _progress("writing", trace.n_tokens) as advance:
         trace.save(output, advance=advance)
     click.echo(f"{output}: {trace!r}")
 
 
 @contextmanager
-def _progress(total: int):
-    """A bar on stderr for rows written, where stderr is a terminal."""
+def _progress(what: str, total: int | None):
+    """A bar on stderr, where stderr is a terminal; yields what to call with the rows done."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -99,7 +100,7 @@ def _progress(total: int):
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("writing", total=total)
+        task = bar.add_task(what, total=total)
         yield lambda rows: bar.advance(task, rows)
 
 

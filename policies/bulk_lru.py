@@ -37,6 +37,12 @@ class LruLists:
             self.newer, self.older, self.flags[0], self.flags[1], self.marks[0], self.marks[1], self.state,
         )  # fmt: skip
 
+    def finish(self, layer: int, counts) -> None:
+        """Counts what is there after the last step; loads of the very last tick are still in flight."""
+        flying = int(self.state[1]) if layer == counts.shape[1] - 1 else 0
+        counts[0, layer, COUNTERS.index("residents")] += int(self.state[0]) - flying
+        counts[0, layer, COUNTERS.index("in_flight")] += flying
+
 
 @njit(nogil=True, cache=True)
 def replay_lru(

@@ -24,13 +24,14 @@ from .policy import (
     choose,
     filled,
     left,
+    met,
     oldest,
     priority,
     refused,
     then,
     touched,
 )
-from .layout import NEVER, NONE
+from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
 
 # --- generated modules begin here ---
@@ -102,10 +103,9 @@ def pick(p, at):
     if not head[P.scored]:
         head[P.scored] = 1
         for slot in range(slots):
-            key = p.owner[slot]
             p.score[slot] = TAKEN
-            if key != NONE and p.busy[key] < tick:
-                p.score[slot] = min(priority(p, key, at), TAKEN - 1)
+            if p.hold[slot] < tick:
+                p.score[slot] = min(priority(p, p.owner[slot], at), TAKEN - 1)
     best = np.int64(TAKEN)
     for slot in range(slots):
         best = min(best, p.score[slot])
@@ -122,6 +122,16 @@ def pick(p, at):
                 if one < other or (one == other and key < victim):
                     victim = key
     return victim
+
+
+@inlined
+def hold(p, key, tick):
+    """The key cannot be a victim up to and including this tick."""
+    if p.busy[key] < tick:
+        p.busy[key] = tick
+        slot = p.slot[key]
+        if slot != NONE:
+            p.hold[slot] = tick
 
 
 @inlined
@@ -151,6 +161,7 @@ def put(p, key, at, layer, lag, at_once):
     land = at.tick if at_once else at.tick + lag + 1
     p.land[key] = land
     p.busy[key] = max(p.busy[key], land - 1)
+    p.hold[slot] = p.busy[key]
     p.unused[key] = 0
     filled(p, key)
     return slot
@@ -162,6 +173,7 @@ def remove(p, key, layer):
     head = p.head
     slot = p.slot[key]
     p.owner[slot] = NONE
+    p.hold[slot] = FOREVER
     p.slot[key] = NONE
     p.score[slot] = TAKEN
     head[P.occupied] -= 1
@@ -233,7 +245,7 @@ def make_room(p, n, key, at, layer, speculative):
             break
         p.gathered[count] = victim
         count += 1
-        p.busy[victim] = at.tick
+        hold(p, victim, at.tick)
         p.score[p.slot[victim]] = TAKEN
         need -= p.row_bytes[layer_of(p, at, victim)]
     for i in range(count):
@@ -242,6 +254,7 @@ def make_room(p, n, key, at, layer, speculative):
             evict(p, n, victim, at, C.evicted_by_prefetch if speculative else C.evicted_by_demand)
         else:
             p.busy[victim] = NEVER
+            p.hold[p.slot[victim]] = NEVER
             head[P.scored] = 0
     return verdict
 
@@ -279,6 +292,7 @@ def begin(p, n, at):
             head[P.age_at] += shared[H.half_life]
             for key in range(p.shared[H.n_keys]):
                 p.heat[key] >>= 1
+                met(p, key)
     if shared[H.gate_window] > 0:
         while at.now >= head[P.gate_age_at]:
             head[P.gate_age_at] += shared[H.gate_window]
@@ -329,6 +343,7 @@ def meet(p, at, key):
     if p.heat[key] != 0xFFFFFFFF:
         p.heat[key] += np.uint32(1)
     p.last[key] = at.clock
+    met(p, key)
 
 
 @inlined
@@ -413,8 +428,7 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         if p.mark[key] == mark:
             continue
         p.mark[key] = mark
-        if p.busy[key] < tick:
-            p.busy[key] = tick
+        hold(p, key, tick)
         p.demand[count] = key
         count += 1
         meet(p, at, key)
@@ -507,8 +521,7 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
     if head[P.recording]:
         hits_first(p, start)
     for j in range(count):
-        key = p.demand[j]
-        p.busy[key] = max(p.busy[key], tick)
+        hold(p, p.demand[j], tick)
     if FULL and p.shared[H.exceed]:
         trim(p, n, at)
 
@@ -608,7 +621,7 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
                 record(p, V.invalid, key, NONE)
                 continue
             p.mark[key] = mark
-            p.busy[key] = max(p.busy[key], tick)
+            hold(p, key, tick)
             p.considered[count] = key
             count += 1
     head[P.n_considered] = count

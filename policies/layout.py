@@ -6,6 +6,8 @@ The table FIELDS is the only description of a region: the Python views and the c
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 NONE = -1  # no key, no slot
@@ -64,7 +66,10 @@ FIELDS = (
     ("initial", "int32", "K"),  # keys loaded when the pool opens, in order
     ("gathered", "int32", "K"),  # victims found, not yet evicted
     ("owner", "int32", "S"),  # key in a slot, NONE if free
+    ("hold", "int64", "S"),  # `busy` of the key in a slot, FOREVER if free: what scans read
     ("score", "int64", "S"),  # scratch of the victim scan
+    ("low", "int64", "S"),  # a policy's own words per slot
+    ("high", "int64", "S"),
     ("demand", "int32", "E"),  # D of the present tick, as keys in order of first appearance
     ("missed", "int32", "E"),  # the misses among them
     ("considered", "int32", "E"),  # valid predictions of the present tick
@@ -77,6 +82,7 @@ RECORD_BYTES = 64
 HEAD_WORDS = -(-len(POOL) // 8) * 8
 
 
+@cache
 def field_terms(name: str) -> tuple[int, int, int, int]:
     """Byte offset of a field in its region as (constant, per key, per slot, per expert); the empty name gives the end.
 
@@ -124,7 +130,7 @@ class Buffer:
         self.set(**dict(zip(("padded_keys", "padded_slots", "padded_experts"), self._padded, strict=True)))
         self.set(region_bytes=region, regions_at=regions_at, counters_at=counters_at, row_bytes_at=row_bytes_at)
         for pool in range(n_pools):
-            for name, value in (("slot", NONE), ("mark", 0), ("owner", NONE), ("last", NEVER), ("busy", NEVER)):
+            for name, value in (("slot", NONE), ("mark", 0), ("owner", NONE), ("hold", FOREVER), ("last", NEVER), ("busy", NEVER)):
                 self.field(pool, name)[:] = value
             self.field(pool, "newer")[:] = self.field(pool, "older")[:] = NONE
             self.field(pool, "newer")[-1] = self.field(pool, "older")[-1] = n_keys

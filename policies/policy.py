@@ -1,8 +1,8 @@
 """What a policy is: a small frozen class that scores experts. It holds no weights, moves nothing and reads no clock.
 
 A ranked policy writes only `priority(p, key, at)`: the resident with the lowest one leaves first. A policy that keeps an
-order of its own writes `touched`, `filled`, `refused`, `left` and `oldest` as well; they must choose what its `priority`
-chooses, and the tests hold the two against each other. All of them are plain functions that numba can compile:
+order of its own writes `oldest` as well, with the hooks it needs to keep that order: `touched`, `met` (demanded, or its heat
+aged), `filled`, `refused`, `left`. It must choose what its `priority` chooses; the tests hold the two against each other. All of them are plain functions that numba can compile:
 `p` has the arrays `heat last touch demanded fill next slot busy ...` of one pool indexed by key, and the policy's own
 parameters in `ints` and `floats` by the position of the field; `at` has `now tick clock layer key_offset`.
 """
@@ -24,6 +24,10 @@ def then(p, key, at):
 
 
 def touched(p, key):
+    pass
+
+
+def met(p, key):
     pass
 
 
@@ -68,6 +72,7 @@ class Policy:
     priority: ClassVar[Any] = staticmethod(priority)
     then: ClassVar[Any] = staticmethod(then)
     touched: ClassVar[Any] = staticmethod(touched)
+    met: ClassVar[Any] = staticmethod(met)
     filled: ClassVar[Any] = staticmethod(filled)
     refused: ClassVar[Any] = staticmethod(refused)
     left: ClassVar[Any] = staticmethod(left)
@@ -89,4 +94,4 @@ def check_at_least(policy: Policy, field: str, least: int) -> None:
         raise BadPolicy(f"{policy.name}({field}={value}): {field} is a whole number of at least {least}")
 
 
-HOOKS = ("priority", "then", "touched", "filled", "refused", "left", "oldest", "choose")
+HOOKS = ("priority", "then", "touched", "met", "filled", "refused", "left", "oldest", "choose")

@@ -3,9 +3,26 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+from numba import njit
+
 from .errors import BadPolicy
-from .layout import NEVER
+from .layout import NEVER, NONE
+from .names import P
 from .policy import Policy, check_at_least
+
+KEY_BITS = 16  # pools of more keys are scanned by `priority`
+TAKEN = (1 << 63) - 1
+_HIGH = P.high
+
+
+@njit(forceinline=True)
+def keep(p, key, slot):
+    """Writes the two words of a slot."""
+    heat = np.int64(p.heat[key]) << 8
+    last = p.last[key]
+    p.low[slot] = (heat << KEY_BITS) | key if last != NEVER else np.int64(key)
+    p.high[slot] = ((heat + last) << KEY_BITS) | key if last != NEVER else np.int64(NEVER)
 
 
 @dataclass(frozen=True)
@@ -15,6 +32,7 @@ class Lfru(Policy):
     name: ClassVar[str] = "lfru"
     source: ClassVar[str] = "colibri's expert tier"
     stack: ClassVar[bool] = True
+    keeps_order: ClassVar[bool] = True
 
     half_life: int = 0
     clock: str = "step"
@@ -29,3 +47,26 @@ class Lfru(Policy):
         if p.last[key] == NEVER:
             return 0
         return p.heat[key] * 256 + max(0, 255 - (at.clock - p.last[key]))
+
+    # The score is max(heat * 256, heat * 256 + 255 + last - clock): two words per slot that change only when the expert is
+    # demanded or ages, kept side by side with the key below them, so that one branch-free pass finds victim and tie at once.
+
+    @staticmethod
+    def met(p, key):
+        slot = p.slot[key]
+        if slot != NONE:
+            keep(p, key, slot)
+
+    @staticmethod
+    def filled(p, key):
+        keep(p, key, p.slot[key])
+
+    @staticmethod
+    def oldest(p, at):
+        tick = at.tick
+        shift = (255 - at.clock) << KEY_BITS
+        best = np.int64(TAKEN)
+        for slot in range(p.head[_HIGH]):
+            score = max(p.low[slot], p.high[slot] + shift)
+            best = min(best, score if p.hold[slot] < tick else TAKEN)
+        return NONE if best == TAKEN else best & ((1 << KEY_BITS) - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from .layout import COUNTERS, FOREVER, NONE, Buffer
 from .plan import Plan
 from .profile import read_profile
 from .spelling import PolicySpec, parse_policy
+
+
+MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is scanned by its `priority`
 
 
 class Pool:
@@ -76,7 +80,8 @@ class Pool:
         warmup = getattr(spec.policy, "warmup", 0)
         rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
         full = full or any(rare) or max_loads is not None
-        self.kernel = kernel(type(spec.policy), full=full, look=look, record=record, plain=plain)
+        self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
+        self._features = {"full": full, "look": look, "record": record, "plain": plain or keys > MOST_KEYS}
         biggest = keys if in_bytes or exceed else max(self.slots, default=0)
         self.buffer = Buffer(n_layers=n_layers, n_experts=n_experts, n_pools=n_pools, n_slots=max(1, biggest))
         guard, gate = spec.guard, spec.gate
@@ -108,8 +113,21 @@ class Pool:
             self._open(pool, capacity_bytes if in_bytes else self.slots[pool])
         self._width = 65535 if width is None else width
         self._dtype = np.dtype(np.uint8 if n_experts <= 255 else np.uint16)
-        self._address, self._step, self._prefetch = self.buffer.address, self.kernel.step, self.kernel.prefetch
+        self._address = self.buffer.address
         self._plans = [self._plan_of(layer) for layer in range(n_layers)]
+
+    @cached_property
+    def kernel(self):
+        """The compiled functions, made when first needed."""
+        return kernel(type(self.spec.policy), **self._features)
+
+    @cached_property
+    def _step(self):
+        return self.kernel.step
+
+    @cached_property
+    def _prefetch(self):
+        return self.kernel.prefetch
 
     def _set_parameters(self, ratio: float) -> None:
         start = self.buffer.head[_word("guard_ratio") :]

@@ -30,6 +30,8 @@ def against_size(
         bytes_per_unit: adds a right-hand axis in bytes, if loads are proportional to bytes.
         cycle_at: where the label of the token cycle disturbs least, "top" or "bottom"; "" writes none.
     """
+    from matplotlib.lines import Line2D
+
     scale = 100 if unit in ("%", "points") else 1
     order = sorted(curves, key=lambda policy: -_mean(curves[policy].values()))
     sizes = [size for size in section.sizes if any(size in curve for curve in curves.values())]
@@ -37,7 +39,7 @@ def against_size(
     if len(sizes) == 1:
         values = {policy: curves[policy][sizes[0]] * scale for policy in order}
         return _bars(section, name, title, values, label=label, caption=caption, alt=alt, unit=unit)
-    styles = look_of(section)
+    styles = look_of(section, curves)
     names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in order]
     known = any(size.pool_bytes is not None for size in sizes)
     panel = Panel(section, title, legend=names, top=0.75 if known else 0.52, right=0.75 if bytes_per_unit else 0.22)
@@ -47,8 +49,9 @@ def against_size(
         points = [(size.slots, curves[policy][size] * scale) for size in sizes if size in curves[policy]]
         drawn = {"zorder": 3, **styles[policy]}
         if "marker" in drawn:
-            drawn |= {"zorder": 2, "linewidth": 1.5 + 2.5 * n, "markersize": 5 + 3 * n}
-        handles += axes.plot(*zip(*points, strict=True), label=text, **drawn)
+            drawn |= {"zorder": 2, "linewidth": 1.5 + 1.7 * n, "markersize": 5 + 1.5 * n}
+        axes.plot(*zip(*points, strict=True), **drawn)
+        handles.append(Line2D([], [], label=text, **styles[policy]))
     if sizes[0].slots > 0 and sizes[-1].slots / sizes[0].slots >= 40:
         axes.set_xscale("log", base=2)
     _size_axes(panel, section, sizes)
@@ -71,11 +74,11 @@ def against_size(
 
 
 def covered(lines: Sequence[Sequence[float]]) -> list[int]:
-    """How many later lines lie on each one all along: it is drawn so much wider, or nobody would see it."""
+    """How many later lines, two at most, lie on each one all along: it is drawn wider by that, or would not be seen."""
     values = np.array(lines, dtype=float)
-    close = 0.006 * (np.nanmax(values) - np.nanmin(values)) if not np.isnan(values).all() else 0
+    close = 0.005 * (np.nanmax(values) - np.nanmin(values)) if not np.isnan(values).all() else 0
     same = [[bool(np.all(np.isnan(a - b) | (abs(a - b) <= close))) for b in values] for a in values]
-    return [sum(row[i + 1 :]) for i, row in enumerate(same)]
+    return [min(2, sum(row[i + 1 :])) for i, row in enumerate(same)]
 
 
 def _mark_cycle(axes: Axes, section: Section, at: str) -> None:
@@ -133,7 +136,7 @@ def _bars(
     section: Section, name: str, title: str, values: dict[str, float], *, label: str, caption: str, alt: str, unit: str
 ) -> Picture:
     """One bar per policy with its value written at the end."""
-    styles = look_of(section)
+    styles = look_of(section, values)
     names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in values]
     panel = Panel(section, title, height=0.27 * len(values) + 0.1, left=_margin(names), right=0.62)
     axes = panel.axes

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import metrics
 from .rows import Row
-from .sections import Look, Section, Size
+from .sections import Look, Section, Size, without_guard
 
 Curves = dict[str, dict[Size, float]]  # policy -> size -> value
 
@@ -22,6 +22,21 @@ def curves_of(section: Section, look: Look, value: Callable[[Row], float], *, bo
         rows = {size: section.row(policy, size, its_look) for size in section.sizes}
         out[policy] = {size: value(row) for size, row in rows.items() if row}
     return {policy: curve for policy, curve in out.items() if curve}
+
+
+def foresight(section: Section, look: Look) -> Curves:
+    """Best hit rates with an oracle of the same width; at the plain look-ahead, also of widths without a figure."""
+    out: Curves = {}
+    widths = {other.width for other in section.looks}
+    for oracle in sorted({key.look for key in section.at} - set(section.looks)):
+        if oracle.width == look.width or (look == section.plain and oracle.width not in widths):
+            rows = {
+                size: [row for policy in section.policies if (row := section.row(policy, size, oracle))]
+                for size in section.sizes
+            }
+            name = f"oracle look-ahead, width {oracle.width}"
+            out[name] = {size: max(map(metrics.hit_rate, found)) for size, found in rows.items() if found}
+    return out
 
 
 def less(curves: Curves, base: Callable[[str, Size], float | None]) -> Curves:
@@ -49,6 +64,12 @@ def ranked(section: Section, size: Size, look: Look) -> list[Row]:
     """Rows of the policies that could win, most hits first. Ties: fewer loads, shorter spelling, alphabet."""
     rows = [row for policy in section.field(look) if (row := section.row(policy, size, look))]
     return sorted(rows, key=lambda row: (-row["hits"], row["fills"], len(row["policy"]), row["policy"]))
+
+
+def base_row(section: Section, policy: str, size: Size) -> Row | None:
+    """The row of the same decisions without look-ahead: of the policy, or of the policy less its guard."""
+    plain = section.plain
+    return section.row(policy, size, plain) or section.row(without_guard(policy), size, plain)
 
 
 def drawn_looks(section: Section) -> list[Look]:

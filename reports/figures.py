@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from . import metrics
 from .charts import against_size, covered
-from .curves import bytes_per_load, curves_of, drawn_looks, less, slug, whole
+from .curves import bytes_per_load, curves_of, drawn_looks, foresight, less, slug, whole
 from .figures_lookahead import lookahead
 from .figures_run import layers, phases, warmup
 from .sections import Section
@@ -28,7 +28,10 @@ def capacity(section: Section, prefix: str) -> Iterator[Picture]:
     """Hit rate against slots and VRAM with what it costs beside it, at each look-ahead."""
     per_load = bytes_per_load(section)
     unknown = section.first["bytes_moved"] is None
-    rates = {look: curves_of(section, look, metrics.hit_rate, bounds=True) for look in section.looks}
+    rates = {
+        look: curves_of(section, look, metrics.hit_rate, bounds=True) | foresight(section, look)
+        for look in section.looks
+    }
     values = [100 * v for curves in rates.values() for curve in curves.values() for v in curve.values() if v == v]
     least = max(0, min(values, default=0) - 4)
     for look in drawn_looks(section):
@@ -103,14 +106,17 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     )
     handles, told = [], []
     places = [
-        [[rate(row) if row else math.nan for look in looks for row in [dict(found).get(look)]] for found in marks.values()]
+        [
+            [rate(row) if row else math.nan for look in looks for row in [dict(found).get(look)]]
+            for found in marks.values()
+        ]
         for rate in (whole(metrics.loads_per_token), metrics.hit_rate)
     ]
     below = map(min, *map(covered, places))
     for (policy, found), n in zip(marks.items(), below, strict=True):
         xs = [whole(metrics.loads_per_token)(row) for _, row in found]
         ys = [100 * metrics.hit_rate(row) for _, row in found]
-        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7 + 5 * n}
+        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7 + 4 * n}
         panel.axes.plot(xs, ys, color=how["color"], linewidth=0.8)
         for (look, _), x, y in zip(found, xs, ys, strict=True):
             fill = how["color"] if look == plain else LIGHT["paper"]

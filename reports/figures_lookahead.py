@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from . import metrics
 from .charts import against_size, stacks
-from .curves import curves_of, drawn_looks, less, ranked, slug, whole
+from .curves import base_row, curves_of, drawn_looks, less, ranked, slug, whole
 from .rows import Row
-from .sections import Section, Size, without_guard
+from .sections import Section
 from .style import Panel, Picture, look_of, short
 
 # What became of a prediction: name, its counters, colour, hatch. `redundant` and `invalid` close the sum.
@@ -36,12 +36,6 @@ def lookahead(section: Section, prefix: str) -> Iterator[Picture]:
         yield from _by_width(section, prefix)
     if wide:
         yield from _fates(section, prefix)
-
-
-def base_row(section: Section, policy: str, size: Size) -> Row | None:
-    """The row of the same decisions without look-ahead: of the policy, or of the policy less its guard."""
-    plain = section.plain
-    return section.row(policy, size, plain) or section.row(without_guard(policy), size, plain)
 
 
 def _gain_and_cost(section: Section, prefix: str) -> Iterator[Picture]:

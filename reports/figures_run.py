@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import metrics
-from .charts import against_size, heatmap
+from .charts import against_size, covered, heatmap
 from .curves import curves_of, ranked
 from .rows import Row
 from .sections import Section, size_of
@@ -86,7 +86,7 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
 
 def phases(section: Section, prefix: str) -> Iterator[Picture]:
     """Hit rate against slots in prefill and in decode, if the trace has both."""
-    found = [phase for phase in PHASES if any(row["by_phase"][phase]["demands"] for row in section.rows)]
+    found = [phase for phase in PHASES if any(row["by_phase"][phase]["hits"] for row in section.rows)]
     for phase in found if len(found) == 2 else []:
         curves = curves_of(
             section, section.plain, lambda row, phase=phase: metrics.hit_rate(row["by_phase"][phase]), bounds=True
@@ -145,14 +145,17 @@ def _along(
     value: Callable[[Counts, Row], np.ndarray], *, note: str, caption: str,
     label: str = "hit rate in the window, %", top: float | None = None,
 ) -> Picture:  # fmt: skip
+    from matplotlib.lines import Line2D
+
     panel = Panel(section, title, legend=list(lines))
+    found = [(_windows(row), row) for row, _ in lines.values()]
+    values = [value(counts, row) for (_, _, counts), row in found]
+    below = covered(values) if len({len(each) for each in values}) == 1 else [0] * len(values)
     handles, told = [], []
-    for text, (row, style) in lines.items():
-        middles, ends, counts = _windows(row)
-        values = value(counts, row)
-        handles += panel.axes.plot(ends if top else middles, values, label=text, **style)
-        start, middle, end = values[0], values[len(values) // 2], values[-1]
-        told.append(f"{text}: {start:.1f} % at first, {middle:.1f} % half-way, {end:.1f} % at the end")
+    for (text, (_, style)), ((middles, ends, _), _), y, n in zip(lines.items(), found, values, below, strict=True):
+        panel.axes.plot(ends if top else middles, y, **{"linewidth": 1.5 + 1.7 * n, **style})
+        handles.append(Line2D([], [], label=text, **style))
+        told.append(f"{text}: {y[0]:.1f} % at first, {y[len(y) // 2]:.1f} % half-way, {y[-1]:.1f} % at the end")
     panel.axes.set_xlim(0, None)
     if top:
         panel.axes.set_ylim(0, top)

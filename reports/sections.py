@@ -19,7 +19,7 @@ SETTING = tuple(
     if name not in ("policy", "slots", "slots_asked", "capacity_bytes", "width", "predictor", "horizon")
 )
 FORESIGHT_POLICIES = {"opt", "belady"}
-FORESIGHT_PREDICTORS = {"oracle", "noisy"}
+FORESIGHT_PREDICTORS = {"oracle"}  # not `noisy`, which stands for a real predictor of such a recall
 
 
 class Look(NamedTuple):
@@ -120,8 +120,8 @@ class Section:
 
     @cached_property
     def shown(self) -> Size:
-        """The size of the figures that show one size: the middle one, the smaller of two."""
-        return self.sizes[(len(self.sizes) - 1) // 2]
+        """The size of the figures that show one size: the nearest to a quarter of the experts."""
+        return min(self.sizes, key=lambda size: abs(self.share(size) - 0.25))
 
     @cached_property
     def plain(self) -> Look:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .sections import Section, is_bound
+from .sections import Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,7 @@ COLOURS = {
 }
 LIGHT = {name: light for name, (light, dark) in COLOURS.items()}
 MARKERS, DASHES = "os^DvPX<>ph*", ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))
+FUTURES = ((1, 1.5), (4, 1.5, 1, 1.5), (7, 1.5))
 DPI, WIDTH = 170, 4.9  # pixels an inch, inches
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False, "text.color": LIGHT["ink"],
@@ -66,26 +67,23 @@ class Picture:
     svg: str  # inline, coloured by the page
 
 
-def look_of(section: Section) -> dict[str, dict[str, Any]]:
-    """Line properties by policy, the same in every figure of a section. Bounds are dashed and without markers."""
+def look_of(section: Section, names: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    """Line properties by policy, the same in every figure of a section. What knows the future (and whatever else is in
+    `names`) is dashed and has no marker; the bound is black."""
     out: dict[str, dict[str, Any]] = {}
-    for policy in dict.fromkeys(row["policy"] for row in section.rows):
-        if is_bound(policy):
-            first = policy == section.bound
-            out[policy] = {
-                "color": LIGHT["ink" if first else "grey3"],
-                "linestyle": (0, (5, 2)) if first else (0, (1, 1.5)),
-                "linewidth": 1.8,
-            }
+    for policy in dict.fromkeys([*(row["policy"] for row in section.rows), *names]):
+        if policy not in section.policies:
+            colour = "ink" if policy == section.bound else "grey3"
+            dash = (
+                (5, 2) if policy == section.bound else FUTURES[sum("marker" not in style for style in out.values()) % 3]
+            )
+            out[policy] = {"color": LIGHT[colour], "linestyle": (0, dash), "linewidth": 1.8}
             continue
-        i = sum("marker" in style for style in out.values())
+        i = section.policies.index(policy)
         out[policy] = {
-            "color": LIGHT[f"c{i % 7}"],
-            "marker": MARKERS[i % 12],
-            "linestyle": DASHES[i // 7 % 3],
-            "markeredgecolor": LIGHT["paper"],
-            "markeredgewidth": 0.5,
-        }
+            "color": LIGHT[f"c{i % 7}"], "marker": MARKERS[i % 12], "linestyle": DASHES[i // 7 % 3],
+            "markeredgecolor": LIGHT["paper"], "markeredgewidth": 0.5,
+        }  # fmt: skip
     return out
 
 

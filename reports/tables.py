@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import metrics
-from .curves import ranked, whole
-from .figures_lookahead import base_row
+from .curves import base_row, ranked, whole
 from .rows import OPTIONS, Row
 from .sections import Look, Section, is_bound
 from .verdict import Verdict, verdicts
@@ -111,7 +110,7 @@ def _lookahead(section: Section, look: Look, row: Row) -> dict[str, Cell]:
         "prefetch hits, of demands": (metrics.percent(metrics.prefetch_hit_rate(row)),),
         "speculative loads per token": (metrics.number(whole(metrics.speculative_loads_per_token)(row)),),
         "used, of those loads": (metrics.percent(metrics.used_share(row)),),
-        "used late": (metrics.percent(metrics.used_late_share(row)),),
+        "used late": (metrics.percent(metrics.used_late_share(row)),) if row["used_late"] else NONE,
         "wasted": (metrics.percent(metrics.wasted_share(row)),),
         "redundant, of predictions": part("redundant"),
         "dropped: guard": part("dropped_guard"),

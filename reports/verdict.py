@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import metrics
-from .curves import ranked, whole
+from .curves import base_row, ranked, whole
 from .rows import Row
 from .sections import Look, Section, Size
 
@@ -81,7 +81,7 @@ def headline(section: Section) -> list[str]:
         if plain.bound:
             out.append(_cause(plain.reference or plain.winner, plain.bound))
     if ahead and ahead.look.width and ahead.look != section.plain:
-        out.append(_ahead(section, ahead, plain))
+        out.append(_ahead(section, ahead))
     return [sentence for sentence in out if sentence]
 
 
@@ -122,9 +122,13 @@ def _cause(row: Row, bound: Row) -> str:
 
 
 def _ahead(section: Section, verdict: Verdict) -> str:
-    """What look-ahead brings the policy that makes most of it, against itself."""
-    row, loads = verdict.winner, whole(metrics.loads_per_token)
-    base = base_row(section, row["policy"], verdict.size)
-    hits, moved = (f" ({text} without)" if base else "" for text in _told(base)) if base else ("", "")
-    rate, at = metrics.percent(metrics.hit_rate(row)), section.look_name(verdict.look)
-    return f"With look-ahead, {row['policy']} at {at} hits {rate}{hits} and loads {metrics.number(loads(row))} rows per token{moved}."
+    """What look-ahead brings the policy that hits most with it, against the same policy without."""
+    row, base = verdict.winner, base_row(section, verdict.winner["policy"], verdict.size)
+
+    def told(rate, write, noun: str) -> str:
+        without = f" ({write(whole(rate)(base))} without)" if base else ""
+        return f"{write(whole(rate)(row))} {noun}{without}"
+
+    rate = told(metrics.hit_rate, metrics.percent, "of demands")
+    loads = told(metrics.loads_per_token, metrics.number, "rows loaded per token")
+    return f"With look-ahead, {row['policy']} hits most at {section.look_name(verdict.look)}: {rate}, for {loads}."

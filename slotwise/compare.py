@@ -110,7 +110,7 @@ def _grid(
 
 
 def _begin(question: dict[str, Any], ours: list[Path]) -> None:
-    """Makes the folder, and clears it of rows that answer another question. Rows that no `compare` wrote are not touched."""
+    """Makes the folder and clears it of rows that answer another question; rows that no `compare` wrote are refused."""
     from slotwise.reports import BadResult
 
     results, part, note = ours[:3]

@@ -43,7 +43,7 @@ def test_top_k_and_the_number_of_experts_are_guessed_with_a_warning(tmp_path):
     ("texts", "words"),
     [
         ({"_7": SEVEN[:-9]}, "line 2: 3 ids and 1 weights; every id has one (truncated?)"),
-        ({"_7": SEVEN[:-13]}, "line 2: 3 ids and 0 weights; every id has one (truncated?)"),
+        ({"_7": SEVEN[:-12]}, "line 2: 3 ids and 0 weights; every id has one (truncated?)"),
         ({"_7": SEVEN[:-16]}, "line 2: 2 ids and 0 weights"),
         ({"_7": SEVEN.replace("\t3\t4", "\t3e\t4")}, "line 1: \"invalid literal for int()"),
         ({"_7": SEVEN.replace("0.5", "0..5")}, "line 1: \"could not convert"),

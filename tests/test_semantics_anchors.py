@@ -220,24 +220,28 @@ def test_the_guard_gives_way_where_the_lowest_resident_was_demanded_once(counter
     has(got, dropped_guard=0, loads_speculative=1, evicted_by_prefetch=1, unresolved=1)
 
 
+def ids(*chosen):
+    return np.array(chosen, np.uint8)
+
+
 def test_the_guard_scenario_through_the_live_pool():
     pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
-    for ids in ([A, B, C], [A, B, C], [A]):
-        pool.step(0, np.array(ids, np.uint8))
-    assert [verb for verb, *_ in pool.prefetch(0, np.array([D], np.uint8)).verbs()] == [4]
+    for chosen in ([A, B, C], [A, B, C], [A]):
+        pool.step(0, ids(*chosen))
+    assert pool.prefetch(0, ids(D)).drops.tolist() == [D]
     assert pool.counters["dropped_guard"] == 1
     assert pool.counters["loads_speculative"] == pool.counters["evictions"] == 0
-    assert [verb for verb, *_ in pool.step(0, np.array([A], np.uint8)).verbs()] == [0]
+    assert pool.step(0, ids(A)).hits.tolist() == [A]
 
 
 def test_the_guard_gives_way_through_the_live_pool():
     pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
-    for ids in ([A, B, C], [A, B], [A]):
-        pool.step(0, np.array(ids, np.uint8))
-    plan = pool.prefetch(0, np.array([D], np.uint8)).verbs()
-    assert [tuple(entry) for entry in plan] == [(3, C, 2), (2, D, 2)]
-    assert pool.residents(0) == [A, B]  # D is on its way
-    pool.step(0, np.array([D], np.uint8))
+    for chosen in ([A, B, C], [A, B], [A]):
+        pool.step(0, ids(*chosen))
+    plan = pool.prefetch(0, ids(D))
+    assert plan.evictions == [(0, C, 2)]
+    assert [tuple(load) for load in plan.loads] == [(0, D, 2, True)]
+    pool.step(0, ids(D))
     assert pool.counters["prefetch_hits"] == 1
 
 

@@ -81,7 +81,7 @@ def rows(*values):
         ({"phase": pa.array([0, 1, 2], pa.uint8())}, "row 2: phase 2; it is 0 (prefill) or 1 (decode)"),
         ({"record": {"n_layers": 3, "model_layers": [], "row_bytes": None}}, "column experts.002 must be"),
         ({"record": {"n_layers": 10**9}}, "n_layers=1000000000, but it must be a whole number from 1"),
-        ({"record": {"n_layers": 99, "model_layers": [], "row_bytes": None}}, "n_layers=99, but the file has 9 columns"),
+        ({"record": {"n_layers": 99, "model_layers": [], "row_bytes": None}}, "n_layers=99, but the file has 9"),
         ({"record": {"top_k": "2"}}, "top_k='2', but it must be a whole number from 1 to 4"),
         ({"record": {"top_k": 10**12}}, "top_k=1000000000000"),
         ({"record": {"n_experts": 10**12}}, "n_experts=1000000000000, but it must be a whole number from 1 to 65535"),

@@ -49,7 +49,7 @@ def whole(trace: Trace, **what) -> dict[str, np.ndarray]:
         for name in ("request", "phase", "row_request", "row_phase", "position")
     }
     if blocks[0].token_id is not None:
-        joined["token_id"] = np.concatenate([block.token_id for block in blocks])
+        joined["token_id"] = np.concatenate([x for block in blocks if (x := block.token_id) is not None])
     for name in ("experts", "predicted", "weights"):
         if getattr(blocks[0], name) is not None:
             joined[name] = np.concatenate([getattr(block, name) for block in blocks], axis=1)

@@ -119,48 +119,51 @@ def frequency(experts, starts, anew, horizon, heat, order, place, out):
 
 
 @njit(cache=True, nogil=True)
-def synthesise(starts_request, topic, n_experts, skew, drift, reuse, correlation, seed, out):
-    """Fills `out [L, T, k]`. `starts_request [T]` marks the first token of a request, `topic [T]` numbers its topic.
+def synthesise(begins, n_topics, topic_tokens, n_experts, skew, drift, reuse, correlation, seed, out):
+    """Fills `out [L, T, k]`. `begins [T]` marks the first token of a request, which opens a topic, as does any token
+    with probability 1 / topic_tokens.
 
-    Each expert of a token is, by one draw: with probability `reuse` one that the layer chose for the token before;
-    with probability `correlation` the partner of the layer before's expert of the same rank (a fixed pairing); else
-    drawn by popularity, 1 / rank ** skew, where every layer and topic has its own order of the experts.
+    Each expert of a token is, decided by one draw: with probability `reuse` one that the layer chose for the token
+    before; with probability `correlation` the partner of the layer before's expert of the same rank (a fixed pairing);
+    else drawn by popularity, 1 / rank ** skew, where every layer and topic has its own order of the experts.
     """
     n_layers, n_tokens, k = out.shape
-    n_topics = topic.max() + 1
     state = mix(seed, 1, 0)
     pairing = np.empty((n_layers, n_experts), np.int32)
     ranking = np.empty((n_topics, n_layers, n_experts), np.int32)
     for layer in range(n_layers):
-        state = shuffled(state, n_experts, 1.0, pairing[layer])
-        state = shuffled(state, n_experts, 1.0, ranking[0, layer])
+        state = shuffled(state, pairing[layer])
+        state = shuffled(state, ranking[0, layer])
         for other in range(1, n_topics):
             ranking[other, layer] = ranking[0, layer]
             state = exchanged(state, drift, ranking[other, layer])
     accept, alias = alias_table(n_experts, skew)
     used = np.full(n_experts, -1, np.int64)
+    topic = 0
     for t in range(n_tokens):
-        again = 0.0 if starts_request[t] else reuse
+        if begins[t] or unit(mix(seed, 2, t)) * topic_tokens < 1.0:
+            topic = np.int64(mix(seed, 3, t) % uint64(n_topics))
+        again = 0.0 if begins[t] else reuse
         for layer in range(n_layers):
-            order = ranking[topic[t], layer]
+            order = ranking[topic, layer]
             linked = again + (correlation if layer > 0 else 0.0)
             now = t * n_layers + layer
             for j in range(k):
+                state += GOLDEN
+                u = unit(splitmix64(state))
                 tries = 0
-                while True:
+                while True:  # the token before, and the layer before, always have one left that is not chosen yet
                     state += GOLDEN
                     x = splitmix64(state)
-                    u = unit(x)
-                    y = splitmix64(x)
-                    if tries >= 32:  # a popular few are all taken: the most popular of the others
-                        e = np.int64(order[tries - 32])
-                    elif u < again:
-                        e = np.int64(out[layer, t - 1, np.int64(y % uint64(k))])
+                    if u < again:
+                        e = np.int64(out[layer, t - 1, np.int64(x % uint64(k))])
                     elif u < linked:
-                        e = np.int64(pairing[layer, out[layer - 1, t, j if tries == 0 else np.int64(y % uint64(k))]])
-                    else:
-                        i = np.int64((y >> uint64(32)) * uint64(n_experts) >> uint64(32))
-                        e = np.int64(order[i if unit(splitmix64(y)) < accept[i] else alias[i]])
+                        e = np.int64(pairing[layer, out[layer - 1, t, np.int64(x % uint64(k)) if tries else j]])
+                    elif tries < 32:
+                        i = np.int64((x >> uint64(32)) * uint64(n_experts) >> uint64(32))
+                        e = np.int64(order[i if unit(splitmix64(x)) < accept[i] else alias[i]])
+                    else:  # a few popular ones are all taken: the most popular of the others
+                        e = np.int64(order[tries - 32])
                     tries += 1
                     if used[e] != now:
                         break
@@ -169,11 +172,11 @@ def synthesise(starts_request, topic, n_experts, skew, drift, reuse, correlation
 
 
 @njit(cache=True)
-def shuffled(state, n, share, out):
+def shuffled(state, out):
     """0 to n - 1 into `out`, shuffled; returns the state of the generator."""
-    for i in range(n):
+    for i in range(out.size):
         out[i] = i
-    return exchanged(state, share, out)
+    return exchanged(state, 1.0, out)
 
 
 @njit(cache=True)

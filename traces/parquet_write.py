@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import pairwise
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .files import beside
 from .memory import ROWS, groups
 from .parquet import KEY, column_name
 from .trace import Trace
@@ -28,22 +27,19 @@ def write(trace: Trace, path: Path, group_rows: int, advance: Callable[[int], No
     """
     import pyarrow.parquet as pq
 
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     digests = [sha256() for _ in range(trace.n_layers)]
     schema = _schema(trace)
     options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
-    try:
-        with beside.open("wb") as file, pq.ParquetWriter(file, schema, store_schema=False, **options) as writer:
-            for batch in _batches(trace, group_rows, digests, schema):
-                writer.write_batch(batch, row_group_size=batch.num_rows)
-                advance(batch.num_rows)
-            whole = sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
-            writer.add_key_value_metadata({KEY: trace.meta.with_sha256(whole).to_json().encode()})
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with (
+        beside(path) as temporary,
+        temporary.open("wb") as file,
+        pq.ParquetWriter(file, schema, store_schema=False, **options) as writer,
+    ):
+        for batch in _batches(trace, group_rows, digests, schema):
+            writer.write_batch(batch, row_group_size=batch.num_rows)
+            advance(batch.num_rows)
+        whole = sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+        writer.add_key_value_metadata({KEY: trace.meta.with_sha256(whole).to_json().encode()})
 
 
 def _schema(trace: Trace) -> pyarrow.Schema:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .errors import BadTrace
+from .files import beside
 from .trace import Trace
 
 PHASES = {"decode": (1,), "prefill": (0,), "all": (0, 1)}
@@ -57,11 +57,7 @@ def profile(traces: Sequence[Trace], phase: str = "decode") -> dict[str, Any]:
 
 def write_profile(traces: Sequence[Trace], path: str | Path, phase: str = "decode") -> dict[str, Any]:
     """`profile` into a JSON file, written beside and renamed."""
-    record, path = profile(traces, phase), Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(json.dumps(record) + "\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    record = profile(traces, phase)
+    with beside(Path(path)) as temporary:
+        temporary.write_text(json.dumps(record) + "\n")
     return record

@@ -106,14 +106,12 @@ def synthesise(
 def _draw(meta: Meta, begins: np.ndarray, n_tokens: int, options: dict[str, Any], width: int, seed: int) -> dict:
     from . import kernels
 
-    draws = np.random.Generator(np.random.Philox(seed))
-    changes = begins | (draws.random(n_tokens) < 1 / options["topic_tokens"])
-    topic = draws.integers(options["topics"], size=n_tokens)[np.maximum.accumulate(np.arange(n_tokens) * changes)]
     dtype = id_dtype(meta.n_experts)
     arrays = {"experts": np.empty((meta.n_layers, n_tokens, meta.top_k), dtype)}
     kernels.synthesise(
         begins,
-        topic,
+        options["topics"],
+        float(options["topic_tokens"]),
         meta.n_experts,
         float(options["skew"]),
         float(options["drift"]),

@@ -37,7 +37,7 @@ from .names import C, H, P, V
 # --- generated modules begin here ---
 
 inlined = njit(forceinline=True, error_model="numpy")
-TAKEN = (1 << 63) - 1  # score of a slot without a candidate
+TAKEN = (1 << 63) - 2  # score of a slot without a candidate; the largest int64 itself keeps min() from becoming vector code
 
 
 class Moment(NamedTuple):

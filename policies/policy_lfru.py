@@ -12,7 +12,7 @@ from .names import P
 from .policy import Policy, check_at_least
 
 KEY_BITS = 16  # pools of more keys are scanned by `priority`
-TAKEN = (1 << 63) - 1
+TAKEN = 1 << 62  # no score reaches it; the largest int64 was tried: it keeps the loop below from becoming vector code
 _HIGH = P.high
 
 
@@ -23,6 +23,16 @@ def keep(p, key, slot):
     last = p.last[key]
     p.low[slot] = (heat << KEY_BITS) | key if last != NEVER else np.int64(key)
     p.high[slot] = ((heat + last) << KEY_BITS) | key if last != NEVER else np.int64(NEVER)
+
+
+@njit
+def lowest(low, high, hold, slots, tick, shift):
+    """The lowest word among the slots that are not held; apart from its caller, since only so it becomes vector code."""
+    best = np.int64(TAKEN)
+    for slot in range(slots):
+        score = max(low[slot], high[slot] + shift)
+        best = min(best, score if hold[slot] < tick else TAKEN)
+    return best
 
 
 @dataclass(frozen=True)
@@ -63,10 +73,5 @@ class Lfru(Policy):
 
     @staticmethod
     def oldest(p, at):
-        tick = at.tick
-        shift = (255 - at.clock) << KEY_BITS
-        best = np.int64(TAKEN)
-        for slot in range(p.head[_HIGH]):
-            score = max(p.low[slot], p.high[slot] + shift)
-            best = min(best, score if p.hold[slot] < tick else TAKEN)
+        best = lowest(p.low, p.high, p.hold, p.head[_HIGH], at.tick, (255 - at.clock) << KEY_BITS)
         return NONE if best == TAKEN else best & ((1 << KEY_BITS) - 1)

@@ -50,11 +50,12 @@ def facts(section: Section) -> list[tuple[str, str]]:
     """What was replayed."""
     row, count = section.first, metrics.number
     cycle = row["token_cycle_bytes"]
+    requests = f"{count(row['n_requests'])} request{'s' * (row['n_requests'] != 1)}"
     per_pool = f"{section.cycle_slots} slots {section.pool_word}"
     return [
         ("model", row["model"] or "not recorded"),
         ("shape", f"{row['n_layers']} MoE layers × {row['n_experts']} experts, top-{row['top_k']}"),
-        ("tokens", f"{count(row['n_tokens'])} in {count(row['n_steps'])} steps, {count(row['n_requests'])} request{'s' * (row['n_requests'] != 1)}"),
+        ("tokens", f"{count(row['n_tokens'])} in {count(row['n_steps'])} steps, {requests}"),
         ("one token cycle", f"{per_pool}, T = {metrics.size(cycle)}" if cycle else f"{per_pool} (row size unknown)"),
         ("contract and state", f"{row['contract']}; cold start, reset {row['reset']}, phase {row['phase']}"),
     ]  # fmt: skip

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# name: (on light paper, on dark paper). c0..c6 tell policies apart, together with a marker and a dash.
+# name: (on light paper, on dark paper). c0..c6 tell policies apart, together with a marker and a dash; they came out of
+# a search for the widest smallest distance, as seen by normal, red-blind, green-blind and blue-blind eyes.
 COLOURS = {
     "ink": ("#1f2328", "#e6edf3"),
     "muted": ("#59636e", "#9aa4af"),
     "line": ("#d1d9e0", "#3d444d"),
     "paper": ("#ffffff", "#0d1117"),
-    "c0": ("#0072b2", "#56a8e8"),
-    "c1": ("#d55e00", "#ff8c42"),
-    "c2": ("#009e73", "#33c79b"),
-    "c3": ("#a8397f", "#e07bbd"),
-    "c4": ("#3aa0d8", "#9bd3f5"),
-    "c5": ("#8a6d00", "#d9b83d"),
-    "c6": ("#6f3d8f", "#b48ad6"),
+    "c0": ("#003cb0", "#3b7fc9"),
+    "c1": ("#f76007", "#ff4920"),
+    "c2": ("#4e996b", "#00d36b"),
+    "c3": ("#ad0079", "#bf5c7a"),
+    "c4": ("#0093cb", "#6ef1f4"),
+    "c5": ("#653912", "#ffd909"),
+    "c6": ("#6b00ff", "#8d59ff"),
     "good": ("#00795a", "#2fb58f"),
     "fair": ("#7cc4ad", "#1c6e57"),
     "bad": ("#c75000", "#e8772e"),

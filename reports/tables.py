@@ -160,8 +160,10 @@ def options(section: Section) -> list[tuple[str, str]]:
     out = []
     for name in OPTIONS:
         rows = [row for row in section.rows if row["width"] or name not in ("predictor", "horizon")]
-        values = dict.fromkeys(_word(row[name]) for row in rows)
-        out.append((name, ", ".join(values) or "not used at width 0"))
+        values = list(dict.fromkeys(row[name] for row in rows))
+        if all(isinstance(value, (int, float)) for value in values):
+            values.sort()
+        out.append((name, ", ".join(map(_word, values)) or "not used at width 0"))
     return out
 
 

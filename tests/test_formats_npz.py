@@ -83,6 +83,12 @@ def test_the_number_of_experts_is_the_largest_id_and_one_only_when_nothing_says_
     assert opened(saved(path, experts=IDS, n_experts=8)).n_experts == 8
 
 
+def test_absent_rows_are_no_expert_255(tmp_path):
+    np.savez(tmp_path / "t.npz", experts=np.array([[[255, 255]], [[1, 2]]], np.uint8))
+    trace = opened(tmp_path / "t.npz", warning="taken as the largest id \\+ 1 = 3")
+    assert trace.layer(0).tolist() == [[255, 255], [1, 2]]
+
+
 def test_what_the_file_does_not_say_can_be_told(tmp_path):
     trace = opened(saved(tmp_path / "t.npz", experts=IDS), row_bytes=7, model="m", top_k=2)
     assert (trace.row_bytes, trace.model) == ((7,), "m")

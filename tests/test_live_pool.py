@@ -13,7 +13,8 @@ from oracle_counts import NAMES as COUNTERS
 
 import slotwise
 
-REFUSALS = (DROP, LATE, REDUNDANT, INVALID)
+REFUSALS = (DROP, LATE, REDUNDANT)  # nothing moves: what they say of a slot is a reason, or where the expert is
+VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
 
 
@@ -21,19 +22,9 @@ def ids(*chosen):
     return np.array(chosen, np.uint8)
 
 
-VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
-
-
 def said(plan):
     """The decisions of a plan in the oracle's words, (verb, layer, expert, slot); initial loads it does not name."""
-    out = [(VERBS.index(verb), layer, e, slot) for verb, layer, e, slot in plan.decisions() if verb != "load_initial"]
-    return [told(entry) for entry in out]
-
-
-def told(entry):
-    """Without what is no decision: the slot of a refusal, the id of an invalid prediction."""
-    verb, layer, expert, slot = entry
-    return (verb, layer, -1 if verb == INVALID else expert, -1 if verb in REFUSALS else slot)
+    return [(VERBS.index(verb), *rest) for verb, *rest in plan.decisions() if verb != "load_initial"]
 
 
 def pool_for(trace, policy, how):
@@ -65,8 +56,13 @@ def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
 
 
 def heard(ticks):
-    """The law's ticks as a live caller hears them: silent look-aheads left out."""
-    return [(now, layer, kind, [told(v) for v in verbs]) for now, layer, kind, verbs in ticks if verbs]
+    """What is law in the decisions of ticks: not the slot of a refusal, nor when an invalid prediction is named."""
+    out = []
+    for now, layer, kind, verbs in ticks:
+        valid = [(verb, of, e, -1 if verb in REFUSALS else slot) for verb, of, e, slot in verbs if verb != INVALID]
+        if verbs:
+            out.append((now, layer, kind, valid, len(verbs) - len(valid)))
+    return out
 
 
 @pytest.mark.parametrize("name", LIVE)
@@ -109,7 +105,7 @@ def test_a_layer_not_above_the_last_one_begins_a_step_and_skipped_layers_are_emp
     assert said(pool.step(0, ids(0))) == [(0, 0, 0, 0)]
     pool = slotwise.Pool("lru", n_layers=3, n_experts=4, slots=2, lag_demand=3)
     pool.step(0, ids(0))
-    assert said(pool.step(0, ids(0))) == [(8, 0, 0, -1)]
+    assert said(pool.step(0, ids(0))) == [(LATE, 0, 0, 0)]
 
 
 def test_half_life_counts_live_steps():

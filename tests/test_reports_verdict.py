@@ -5,8 +5,9 @@ import pytest
 from test_reports_rows import make_grid, make_row, write_rows
 
 from slotwise.reports import BadResult
+from slotwise.reports.curves import foresight
 from slotwise.reports.rows import read_rows
-from slotwise.reports.sections import sections
+from slotwise.reports.sections import Key, Look, sections
 from slotwise.reports.tables import winners
 from slotwise.reports.verdict import headline, verdicts
 
@@ -125,6 +126,22 @@ def test_a_pool_of_bytes_is_measured_in_rows_of_mean_size(tmp_path):
     assert section_of(tmp_path, [row]).shown == (12.5, 12_500, "≈12")
     with pytest.raises(BadResult, match="neither slots nor bytes"):
         section_of(tmp_path, [row | {"capacity_bytes": None}]).sizes  # noqa: B018
+
+
+def test_an_oracle_is_drawn_as_what_its_width_could_reach(tmp_path):
+    rows = make_grid(("lru", "lfru"), (4, 8), (0, 2)) + make_grid(("lru", "lfru"), (4, 8), (2, 3), predictor="oracle")
+    section = section_of(tmp_path, rows)
+    plain, wide = section.looks
+    assert list(foresight(section, wide)) == ["oracle look-ahead, width 2"]
+    assert list(foresight(section, plain)) == ["oracle look-ahead, width 3"]  # no figure of its own
+    for size, value in foresight(section, wide)["oracle look-ahead, width 2"].items():
+        tried = [section.at[Key(policy, size, Look(2, "oracle", 1))] for policy in section.policies]
+        assert value == max(row["hits"] / row["demands"] for row in tried)
+
+
+def test_figures_of_one_size_show_the_one_nearest_a_quarter_of_the_experts(tmp_path):
+    assert section_of(tmp_path, make_grid(("lru",), (1, 3, 8, 12, 16))).shown.slots == 3
+    assert section_of(tmp_path, make_grid(("lru",), (8, 12, 16))).shown.slots == 8
 
 
 def test_predictors_are_named_where_the_width_does_not_tell(tmp_path):

@@ -154,6 +154,12 @@ def test_what_was_not_recorded_cannot_be_asked_for():
         next(tiny().blocks(weights=True))
 
 
+@pytest.mark.parametrize("layer", [-1, 1])
+def test_a_layer_that_is_not_there_is_an_index_error(layer):
+    with pytest.raises(IndexError, match=f"no layer {layer}; it has layers 0 to 0"):
+        tiny().layer(layer)
+
+
 def test_a_trace_says_what_it_is():
     assert repr(tiny(model="toy")) == "<Trace arrays: toy, 5 tokens x 1 layers, top 1 of 4>"
 

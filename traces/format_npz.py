@@ -128,8 +128,11 @@ def _requests(paths: Sequence[Path], parts: list[dict]) -> tuple[dict[str, np.nd
 
 
 def _largest(experts: np.ndarray) -> int:
-    gone = 65_535 if experts.dtype == np.uint16 else -1
-    return int(experts.max(initial=0, where=experts != gone))
+    """The largest id. A row of nothing but all ones is absent, unless 255 can be the one expert of a top-1."""
+    if experts.dtype.kind == "i" or (experts.shape[2] == 1 and experts.dtype.itemsize == 1):
+        return int(experts.max())
+    there = (experts != np.iinfo(experts.dtype).max).any(axis=2, keepdims=True)
+    return int(experts.max(initial=0, where=there))
 
 
 def _captured(where: str, experts: np.ndarray) -> np.ndarray:

@@ -135,7 +135,9 @@ class Trace:
     def blocks(
         self, *, predicted: bool = False, horizon: int = 1, weights: bool = False, n_steps: int | None = None
     ) -> Iterator[Block]:
-        """Stream the trace as blocks of whole steps, about one row group each; one block is in memory at a time.
+        """Stream the trace as blocks of whole steps, about one row group each.
+
+        One block is in memory at a time, if the caller lets go of one before asking for the next.
 
         `predicted` and `weights` add those arrays (BadTrace if they are not recorded); `n_steps` stops after so many.
         """
@@ -180,6 +182,8 @@ class Trace:
 
     def layer(self, layer: int) -> np.ndarray:
         """The ids of one MoE layer, `[n_tokens, top_k]`; no other layer is read."""
+        if not 0 <= layer < self.n_layers:
+            raise IndexError(f"{self.store.where}: no layer {layer}; it has layers 0 to {self.n_layers - 1}")
         return self.read("experts", 0, self.n_tokens, range(layer, layer + 1))[0]
 
     def rows(self, *names: str) -> dict[str, np.ndarray]:

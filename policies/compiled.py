@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -56,8 +57,17 @@ def hooks(module_name: str) -> list:
     return [getattr(_policies[module_name], name) for name in HOOKS]
 
 
+_lock = threading.Lock()
+
+
+def kernel(policy: type[Policy], **features: bool) -> ModuleType:
+    """`make_kernel`, once per policy and features, whichever thread comes first."""
+    with _lock:
+        return make_kernel(policy, **features)
+
+
 @cache
-def kernel(
+def make_kernel(
     policy: type[Policy], *, full: bool = True, look: bool = True, record: bool = True, plain: bool = False
 ) -> ModuleType:
     """The compiled functions for a policy class, with no more features than asked for: fewer are faster.
@@ -70,6 +80,7 @@ def kernel(
         "KEEPS_ORDER": policy.keeps_order and not plain,
         "PLANS_TICKS": policy.plans_ticks,
         "FUTURE": policy.needs_future,
+        "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", inspect.getsource(policy))),
         "FULL": full,
         "LOOK": look,
         "RECORD": record or full,

@@ -19,6 +19,7 @@ from .policy import (
     FUTURE,
     KEEPS_ORDER,
     LOOK,
+    NUMBERS,
     PLANS_TICKS,
     RECORD,
     choose,
@@ -86,9 +87,10 @@ def record(p, verb, key, place):
 @inlined
 def touch(p, key):
     """Every touch takes the next number, whoever asks for it later."""
-    head = p.head
-    head[P.touches] += 1
-    p.touch[key] = head[P.touches]
+    if NUMBERS:
+        head = p.head
+        head[P.touches] += 1
+        p.touch[key] = head[P.touches]
     touched(p, key)
 
 
@@ -152,12 +154,15 @@ def put(p, key, at, layer, lag, at_once):
     head[P.hint] = slot + 1
     head[P.high] = max(head[P.high], slot + 1)
     head[P.occupied] += 1
-    head[P.used] += p.row_bytes[layer]
-    head[P.fills] += 1
+    if FULL:
+        head[P.used] += p.row_bytes[layer]
+    if NUMBERS:
+        head[P.fills] += 1
+        p.fill[key] = head[P.fills]
     p.owner[slot] = key
     p.slot[key] = slot
-    p.score[slot] = TAKEN
-    p.fill[key] = head[P.fills]
+    if not KEEPS_ORDER:
+        p.score[slot] = TAKEN
     land = at.tick if at_once else at.tick + lag + 1
     p.land[key] = land
     p.busy[key] = max(p.busy[key], land - 1)
@@ -175,9 +180,11 @@ def remove(p, key, layer):
     p.owner[slot] = NONE
     p.hold[slot] = FOREVER
     p.slot[key] = NONE
-    p.score[slot] = TAKEN
+    if not KEEPS_ORDER:
+        p.score[slot] = TAKEN
     head[P.occupied] -= 1
-    head[P.used] -= p.row_bytes[layer]
+    if FULL:
+        head[P.used] -= p.row_bytes[layer]
     if slot < head[P.hint]:
         head[P.hint] = slot
     left(p, key)
@@ -264,7 +271,7 @@ def load_initial(p, n, key, at):
     """A row that is there from the start (pins, a static profile): resident at once."""
     layer = layer_of(p, at, key)
     head = p.head
-    if p.shared[H.in_bytes]:
+    if FULL and p.shared[H.in_bytes]:
         if head[P.used] + p.row_bytes[layer] > head[P.capacity]:
             return
     elif head[P.occupied] >= head[P.capacity]:
@@ -279,7 +286,7 @@ def load_initial(p, n, key, at):
 
 @njit
 def begin(p, n, at):
-    """What is due at the start of a step, before anything else touches the pool: opening, warm-up's end, ageing."""
+    """What is due at the start of a step, before anything else touches the pool: opening, ageing, a warm-up's end."""
     head = p.head
     shared = p.shared
     if not head[P.opened]:
@@ -287,20 +294,27 @@ def begin(p, n, at):
         head[P.origin] = at.now
         for i in range(head[P.n_initial]):
             load_initial(p, n, p.initial[i], at)
+    due = np.int64(FOREVER)
     if shared[H.half_life] > 0:
         while at.now >= head[P.age_at]:
             head[P.age_at] += shared[H.half_life]
-            for key in range(p.shared[H.n_keys]):
+            for key in range(shared[H.n_keys]):
                 p.heat[key] >>= 1
                 met(p, key)
+        due = min(due, head[P.age_at])
     if shared[H.gate_window] > 0:
         while at.now >= head[P.gate_age_at]:
             head[P.gate_age_at] += shared[H.gate_window]
-            for key in range(p.shared[H.n_keys]):
+            for key in range(shared[H.n_keys]):
                 p.gated[key] >>= 1
-    if warming(p) and at.now >= head[P.origin] + shared[H.warmup]:
-        head[P.warmed] = 1
-        load_hottest(p, n, at)
+        due = min(due, head[P.gate_age_at])
+    if warming(p):
+        if at.now >= head[P.origin] + shared[H.warmup]:
+            head[P.warmed] = 1
+            load_hottest(p, n, at)
+        else:
+            due = min(due, head[P.origin] + shared[H.warmup])
+    head[P.due] = due
 
 
 @njit
@@ -424,7 +438,8 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         key = np.uint32(base + expert)
         routed += 1
         touch(p, key)
-        p.demanded[key] = head[P.touches]
+        if NUMBERS:
+            p.demanded[key] = head[P.touches]
         if p.mark[key] == mark:
             continue
         p.mark[key] = mark
@@ -461,7 +476,6 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         n[layer * C.n + C.misses] += misses
         n[layer * C.n + C.compulsory] += compulsory
         head[P.scored] = 0
-        head[P.n_missed] = misses
         if PLANS_TICKS:
             choose(p, at, misses)
         for i in range(misses):
@@ -497,7 +511,8 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
         i = p.missed[j]
         meet(p, at, key)
         touch(p, key)
-        p.demanded[key] = head[P.touches]
+        if NUMBERS:
+            p.demanded[key] = head[P.touches]
         if FUTURE and p.shared[H.has_future]:
             p.next[key] = future[i]
         hit = p.slot[key] != NONE and (not FULL or p.land[key] <= tick)
@@ -585,7 +600,8 @@ def stream_demand(p, n, at, ids, lo, hi, future, bits):
 def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
     """One tick of demand: `ids[row, lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
     p.head[P.n_records] = 0
-    begin(p, n, at)
+    if at.now >= p.head[P.due]:
+        begin(p, n, at)
     if FULL and p.shared[H.stream] and n_tokens > p.shared[H.batch_gate]:
         stream_demand(p, n, at, ids, lo, hi, future, bits)
     elif FULL and p.shared[H.sequential]:
@@ -599,7 +615,8 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
     """Phase 5: predictions for layer `at.layer`, rank by rank, every token's best first; `lo` is the first token's row."""
     head = p.head
     head[P.n_records] = 0
-    begin(p, n, at)
+    if at.now >= head[P.due]:
+        begin(p, n, at)
     tick = at.tick
     layer = at.layer
     mark = 2 * tick + 3

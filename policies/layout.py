@@ -38,8 +38,8 @@ SHARED = (
 
 # Words of one pool's own head.
 POOL = (
-    "capacity occupied hint high touches fills loads_tick loads age_at gate_age_at opened warmed origin used n_demand "
-    "n_missed n_considered n_gathered n_taken n_records recording n_initial scored"
+    "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used n_demand "
+    "n_considered n_gathered n_taken n_records recording n_initial scored"
 ).split()
 
 # (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their own were

@@ -166,13 +166,14 @@ class _Replayer:
 
     def _call(self, pools, workers, counts, first_step, block, starts, cells, resets, ids, width, clocks, future, bits, hashed):
         recorded = ids.shape[2]
+        block_of = None if self.lists else pools.kernel.replay_block
         flags = bits[0] if bits else _NO_IDS
         size = int(starts[-1] - starts[0]) * (2 * block.experts.shape[2] + 2 * width)
 
         def one(pool: int) -> None:
             scale = self.trace.n_layers if pools.n_pools == 1 else 1
             log = np.zeros((size * scale + 2 * pools.buffer.n_keys + 8, 4), np.int32) if hashed else _NO_LOG
-            written = pools.kernel.replay_block(
+            written = block_of(
                 pools.buffer.address, pool, first_step, block.n_rows, starts, cells, resets, block.experts, ids, recorded,
                 min(width, recorded), self.options.horizon, clocks, future, counts, flags, log,
             )  # fmt: skip

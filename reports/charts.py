@@ -73,7 +73,7 @@ def against_size(
     return panel.picture(name, alt=alt, caption=caption)
 
 
-def covered(lines: Sequence[Sequence[float]]) -> list[int]:
+def covered(lines: Sequence[Any]) -> list[int]:
     """How many later lines, two at most, lie on each one all along: it is drawn wider by that, or would not be seen."""
     values = np.array(lines, dtype=float)
     close = 0.005 * (np.nanmax(values) - np.nanmin(values)) if not np.isnan(values).all() else 0

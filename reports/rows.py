@@ -21,10 +21,20 @@ OPTIONS = {
     "overflow": str, "reset": str, "miss": str, "prefill": str, "batch_gate": int, "phase": str, "steps": int,
     "verify_tokens": int, "accept": float, "seed": int, "row_bytes": int,
 }  # fmt: skip
-MAY_BE_NULL = {"slots", "capacity_bytes", "max_loads", "steps", "row_bytes", "slots_asked", "batch_gate", *NULLABLE}
+MAY_BE_NULL = {
+    "slots",
+    "capacity_bytes",
+    "max_loads",
+    "steps",
+    "row_bytes",
+    "slots_asked",
+    "batch_gate",
+    "token_cycle_bytes",
+    *NULLABLE,
+}
 POSITIVE = {"n_layers", "n_experts", "top_k", "n_tokens", "verify_tokens", "horizon"}
 NESTED = ("by_layer", "by_phase", "by_request", "along")
-SPLIT = ("demands", "hits", "misses")  # what every split must carry, and must add up to the whole
+SPLIT = ("demands", "hits", "misses")  # what must add up to the whole in every split
 MAX_ROWS, MAX_BYTES = 1_000_000, 8 << 30  # more than any sweep writes; a header that promises it is wrong
 
 
@@ -72,14 +82,13 @@ def _read(path: Path) -> list[Row]:
                 )
             _check_columns(path, names)
             table = parquet.read().combine_chunks()
-        except (pa.ArrowException, OSError) as error:
+            rows = table.select([*kinds_of_columns(), "slots_by_layer"]).to_pylist()
+            nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = str(error).splitlines()[0]
             raise BadResult(f"{path}: truncated or damaged ({reason}); run the sweep again") from error
-    if not table.num_rows:
+    if not rows:
         raise BadResult(f"{path}: holds no result rows; run the sweep again")
-    flat = [*IDENTITY, *OPTIONS, *COUNTERS, *NULLABLE, "token_cycle_bytes", "slots_by_layer"]
-    rows = table.select(flat).to_pylist()
-    nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
     for index, row in enumerate(rows):
         row["file"], row["index"] = path.name, index
         row["slots_by_layer"] = tuple(row["slots_by_layer"]) if row["slots_by_layer"] else None
@@ -88,10 +97,15 @@ def _read(path: Path) -> list[Row]:
     return rows
 
 
+def kinds_of_columns() -> dict[str, type]:
+    """The flat columns of a result and the type of their values."""
+    return IDENTITY | OPTIONS | dict.fromkeys((*COUNTERS, *NULLABLE, "token_cycle_bytes"), int)
+
+
 def _check_columns(path: Path, names: list[str]) -> None:
     if any(name.startswith("experts.") for name in names):
         raise BadResult(f"{path}: is a trace, not a result; `slotwise compare` goes from a trace to a report")
-    wanted = [*IDENTITY, *OPTIONS, *COUNTERS, *NULLABLE, *NESTED, "token_cycle_bytes", "slots_by_layer"]
+    wanted = [*kinds_of_columns(), *NESTED, "slots_by_layer"]
     if missing := [name for name in wanted if name not in names]:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise BadResult(
@@ -120,10 +134,9 @@ def _split(path: Path, column: Any, n_rows: int) -> list[dict[str, Any]]:
 
 def _check(where: str, row: Row) -> None:
     """Types, signs, and the sums that every replay satisfies."""
-    kinds = IDENTITY | OPTIONS | dict.fromkeys((*COUNTERS, *NULLABLE, "token_cycle_bytes"), int)
-    for name, kind in kinds.items():
+    for name, kind in kinds_of_columns().items():
         value = row[name]
-        if value is None and (name in MAY_BE_NULL or name == "token_cycle_bytes"):
+        if value is None and name in MAY_BE_NULL:
             continue
         if not isinstance(value, kind) or isinstance(value, bool):
             raise BadResult(f"{where}: {name} is {value!r}, but must be {kind.__name__}; no sweep result")
@@ -136,18 +149,32 @@ def _check(where: str, row: Row) -> None:
         if row[whole] != sum(row[part] for part in parts):
             sums = " + ".join(f"{part} {row[part]}" for part in parts)
             raise BadResult(f"{where}: {whole} {row[whole]} is not {sums}; the file is damaged")
-    if not isinstance(row["by_layer"], dict) or len(row["by_layer"].get("hits", ())) != row["n_layers"]:
-        raise BadResult(
-            f"{where}: by_layer does not have one count for each of the {row['n_layers']} layers; no sweep result"
-        )
     for split in NESTED:
-        parts = row[split].values() if split == "by_phase" else [row[split]]
-        for name in SPLIT:
-            try:
-                total = int(sum(np.sum(part[name]) for part in parts))
-            except (KeyError, TypeError) as error:
-                raise BadResult(f"{where}: {split} has no count of {name}; no sweep result") from error
-            if total != row[name] and not (split == "by_phase" and row["phase"] != "all"):
-                raise BadResult(
-                    f"{where}: {name} is {row[name]} in all, but {total} summed over {split}; the file is damaged"
-                )
+        _check_split(where, row, split)
+
+
+def _check_split(where: str, row: Row, split: str) -> None:
+    """Every count is there, once for each part, and the parts add up to the whole."""
+    parts = row[split]
+    labels = {"by_request": "request", "along": "first_step"}.get(split, "demands")
+    if not isinstance(parts, dict) or not (split == "by_phase" or isinstance(parts.get(labels), np.ndarray)):
+        raise BadResult(f"{where}: {split} is {type(parts).__name__}, but must hold counts; no sweep result")
+    if split == "by_phase":
+        found: list[Any] = [parts.get("prefill"), parts.get("decode")]
+        if not all(isinstance(part, dict) for part in found):
+            raise BadResult(f"{where}: by_phase must hold prefill and decode; no sweep result")
+        parts = {name: np.array([part.get(name) for part in found]) for name in COUNTERS}
+        n_parts = 2
+    else:
+        n_parts = row["n_layers"] if split == "by_layer" else len(parts[labels])
+    step = parts.get("window_steps")
+    if split == "along" and not (isinstance(step, int) and step > 0 and n_parts and parts[labels].dtype.kind in "iu"):
+        raise BadResult(f"{where}: along must have first steps and a window of 1 step or more; no sweep result")
+    for name in COUNTERS:
+        values = parts.get(name)
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu" or len(values) != n_parts:
+            raise BadResult(f"{where}: {split} does not have {n_parts} counts of {name}; no sweep result")
+        if name in SPLIT and values.sum() != row[name] and not (split == "by_phase" and row["phase"] != "all"):
+            raise BadResult(
+                f"{where}: {name} is {row[name]} in all, but {values.sum()} summed over {split}; the file is damaged"
+            )

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
 from oracle_chance import NAMES, cases, options, policies
-from oracle_counts import BYTES, DROP, INVALID, LATE, REDUNDANT
+from oracle_counts import BYTES, DROP, INVALID, LATE
 from oracle_counts import NAMES as COUNTERS
 
 import slotwise
 
-REFUSALS = (DROP, LATE, REDUNDANT)  # nothing moves: what they say of a slot is a reason, or where the expert is
 VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
 
@@ -56,12 +55,13 @@ def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
 
 
 def heard(ticks):
-    """What is law in the decisions of ticks: not the slot of a refusal, nor when an invalid prediction is named."""
+    """What is law in the decisions of ticks: the order of what moves, but of what is refused only how often and why."""
     out = []
     for now, layer, kind, verbs in ticks:
-        valid = [(verb, of, e, -1 if verb in REFUSALS else slot) for verb, of, e, slot in verbs if verb != INVALID]
+        moves = [(verb, of, e, -1 if verb == DROP else slot) for verb, of, e, slot in verbs if verb <= DROP]
+        refusals = sorted((verb,) if verb == INVALID else (verb, of, e) for verb, of, e, _ in verbs if verb > DROP)
         if verbs:
-            out.append((now, layer, kind, valid, len(verbs) - len(valid)))
+            out.append((now, layer, kind, moves, refusals))
     return out
 
 

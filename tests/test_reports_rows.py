@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwise.reports import BadResult
 from slotwise.reports.metrics import COUNTERS, NULLABLE
@@ -88,7 +90,8 @@ def make_row(
     identity = {
         "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "model": "toy-moe", "n_layers": n_layers,
         "n_experts": n_experts, "top_k": top_k, "n_tokens": n_steps, "n_tokens_counted": n_steps, "n_steps": n_steps,
-        "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None, "plan_sha256": None, "seconds": 0.01,
+        "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None, "plan_sha256": None,
+        "seconds": 0.01,
         "capacity_bytes": slots * n_layers * row_bytes if row_bytes else None,
         "token_cycle_bytes": n_layers * top_k * row_bytes if row_bytes else None,
     }  # fmt: skip
@@ -199,14 +202,26 @@ SPOILT = {
     "negative count": (rewritten(evictions=-3), "evictions is -3, but must be 0 or more"),
     "no layers": (rewritten(n_layers=0), "n_layers is 0"),
     "hits that do not add up": (rewritten(hits=lambda row: row["hits"] + 1), "row 0: demands .* is not hits"),
-    "a layer missing": (rewritten(n_layers=5), "one count for each of the 5 layers"),
+    "a layer missing": (rewritten(n_layers=5), "by_layer does not have 5 counts of demands"),
     "layers that do not add up": (
         rewritten(by_layer=lambda row: {**row["by_layer"], "hits": [0, 0, 0, 0]}),
         "summed over by_layer",
     ),
     "a split without misses": (
         rewritten(along=lambda row: {k: v for k, v in row["along"].items() if k != "misses"}),
-        "along has no count of misses",
+        "along does not have 10 counts of misses",
+    ),
+    "a hole in a split": (
+        rewritten(by_layer=lambda row: {**row["by_layer"], "wasted": [0, None, 0, 0]}),
+        "by_layer does not have 4 counts of wasted",
+    ),
+    "a phase missing": (
+        rewritten(by_phase=lambda row: {"decode": row["by_phase"]["decode"]}),
+        "by_phase must hold prefill and decode",
+    ),
+    "windows of different lengths": (
+        rewritten(along=lambda row: {**row["along"], "fills": [1, 2]}),
+        "along does not have 10 counts of fills",
     ),
     "a split of another type": (rewritten(by_request="none"), "by_request"),
     "lists of text": (rewritten(by_layer=lambda row: {**row["by_layer"], "hits": ["a"] * 4}), "a list of string"),
@@ -222,6 +237,21 @@ def test_a_spoilt_file_is_told_in_one_line_with_its_name(tmp_path, kind):
         read_rows([path])
     assert "\n" not in str(caught.value)
     assert "r.parquet" in str(caught.value)
+
+
+@given(data=st.data())
+def test_whatever_bytes_are_broken_there_is_a_line_or_there_are_rows(tmp_path_factory, data):
+    path = write_rows(tmp_path_factory.mktemp("r") / "r.parquet", [make_row("lru", 4), make_row("lfru", 8, width=2)])
+    content = bytearray(path.read_bytes())
+    for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=4)):
+        content[place] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.sampled_from([len(content), len(content) - 9, len(content) // 2]))])
+    try:
+        found = read_rows([path])
+    except BadResult as error:
+        found = str(error)
+    assert found
+    assert "\n" not in found
 
 
 def test_no_files_at_all_is_an_error():

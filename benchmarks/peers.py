@@ -1,32 +1,65 @@
-"""What benchmarks share: the machine in words, interleaved medians, and libCacheSim as the peer (GPL, never a dependency)."""
+"""What benchmarks share: one command line, the machine in words, interleaved medians, and libCacheSim as the peer."""
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
+import os
 import platform
 import statistics
+import sys
 import time
-from collections.abc import Callable
-from datetime import date
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
+PEER_HASHPOWER = 12  # 4096 buckets for at most a few thousand experts; the default, 2**24, costs more to make than to use
 
 
-def machine() -> dict[str, str | int]:
-    """Processor, cores, Python and library versions: printed beside every figure."""
-    import os
+def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Iterable[dict]], **options) -> None:
+    """The command line that every benchmark has: prints the machine, then each row of `rows(asked)` as a line of JSON.
 
-    import numba
+    options: default values of further options (`--peer-layers 4` is `peer_layers=4`). `--tiny` shows in seconds that
+    it works, on sizes that say nothing about speed. `--keep` writes benchmarks/results/NAME-DATE.json.
+    """
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option, default in options.items():
+        parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), default=default, help=f"[{default}]")
+    parser.add_argument("--tiny", action="store_true", help="only show that it works, in seconds")
+    parser.add_argument("--keep", action="store_true", help=f"write benchmarks/results/{name}-DATE.json")
+    asked = parser.parse_args()
+    record = {"command": " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]), "machine": machine()}
+    print(json.dumps(record), flush=True)
+    kept = []
+    for row in rows(asked):
+        kept.append(row)
+        print(json.dumps(row), flush=True)
+    if asked.keep:
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}-{today}.json"
+        path.write_text(json.dumps({"date": today, **record, "rows": kept}, indent=1) + "\n")
+        print(path)
 
-    name = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__}
-    return {"cpu": name or platform.processor(), "cores": os.cpu_count() or 0, "system": platform.system(), **versions}
+
+def machine() -> dict[str, object]:
+    """Processor, cores, load before we begin (processes that run beside us spoil figures), and versions."""
+    about = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    name = next((line.split(":")[1].strip() for line in about if line.startswith("model name")), platform.processor())
+    versions = {"python": platform.python_version()}
+    for package in ("numpy", "numba", "pyarrow", "libcachesim"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "absent"
+    return {"cpu": name, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2), **versions}
 
 
-def interleaved(jobs: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
+def interleaved(jobs: Mapping[str, Callable[[], object]], runs: int) -> dict[str, float]:
     """Median seconds of each job; the jobs take turns, after one warm-up each."""
     taken: dict[str, list[float]] = {name: [] for name in jobs}
     for turn in range(runs + 1):
@@ -38,34 +71,29 @@ def interleaved(jobs: dict[str, Callable[[], object]], runs: int) -> dict[str, f
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
-def write_oracle_general(ids: np.ndarray, path: Path) -> None:
-    """One layer's ids [tokens, k] as a libCacheSim oracleGeneral trace: time, object, size, next access (1-based, -1 none)."""
-    flat = ids.ravel().astype(np.uint64) + 1
-    order = np.argsort(flat, kind="stable")
-    following = np.full(flat.size, -1, np.int64)
-    same = flat[order[:-1]] == flat[order[1:]]
-    following[order[:-1][same]] = order[1:][same] + 1
+def write_oracle_general(objects: np.ndarray, path: Path) -> None:
+    """Lookups of `objects [n]`, in order, as a trace of libCacheSim: time, object, size, next lookup (-1: none)."""
+    order = np.argsort(objects, kind="stable")
+    same = objects[order[:-1]] == objects[order[1:]]
     row = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
-    table = np.zeros(flat.size, row)
-    table["time"] = np.arange(flat.size) // ids.shape[1]
-    table["object"], table["size"], table["next"] = flat, 1, following
+    table = np.zeros(objects.size, row)
+    table["object"], table["size"], table["next"] = objects.astype(np.uint64) + 1, 1, -1
+    table["next"][order[:-1][same]] = order[1:][same] + 1
     table.tofile(path)
 
 
-def peer_misses(kind: str, path: Path, slots: int) -> int:
-    """Misses of libCacheSim's cache `kind` over an oracleGeneral file."""
+def peer_reader(path: Path):
+    """libCacheSim's reader of such a file, which it maps into memory."""
     import libcachesim as lcs
 
-    reader = lcs.TraceReader(
-        str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, lcs.ReaderInitParam(ignore_obj_size=True)
-    )
-    requests = path.stat().st_size // 24
-    return round(getattr(lcs, kind)(slots, hashpower=12).process_trace(reader)[0] * requests)
+    return lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, lcs.ReaderInitParam(ignore_obj_size=True))
 
 
-def keep(name: str, figures: dict) -> Path:
-    """Writes the figures with date and machine under benchmarks/results."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}-{date.today().isoformat()}.json"
-    path.write_text(json.dumps({"date": date.today().isoformat(), "machine": machine(), **figures}, indent=1) + "\n")
-    return path
+def peer_misses(kind: str, reader, slots: int) -> int:
+    """Misses of libCacheSim's cache `kind` ("LRU", "LFU", "Belady"), which it prints as a share of the lookups."""
+    import libcachesim as lcs
+
+    cache = getattr(lcs, kind)(slots, hashpower=PEER_HASHPOWER)
+    missed = cache.process_trace(reader)[0]
+    reader.reset()
+    return round(missed * reader.get_num_of_req())

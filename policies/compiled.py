@@ -37,7 +37,8 @@ from slotwise.policies.layout import FOREVER, NEVER, NONE
 from slotwise.policies.views import live_counters, open_pool
 from slotwise.policies.pointers import address_of, as_int64, as_uint8, data_of
 
-{hooks} = (njit(f, forceinline=True) for f in hooks({name!r}))
+{hooks} = (
+    njit(f, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True) for f in hooks({name!r}))
 
 '''
 

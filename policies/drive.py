@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernel import demand, look_ahead, moment, remove, shifted
+from .kernel import demand, inlined, internal, look_ahead, moment, remove, shifted
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
 from .pointers import address_of, as_int64, as_uint8, data_of
@@ -16,7 +16,7 @@ from .views import live_counters, open_pool
 
 
 
-@njit
+@internal
 def clear(p, n, at):
     """Empties the pool and forgets its history; step indices and knowledge of the future stay."""
     head = p.head
@@ -46,7 +46,7 @@ def clear(p, n, at):
     head[P.loads_tick] = -1
 
 
-@njit
+@internal
 def close(p, n, at):
     """The end of a run: what is there, what is still under way, what was fetched for nothing yet."""
     for key in range(p.shared[H.n_keys]):
@@ -72,7 +72,7 @@ def reset(address, pool, step, cell, counts):
     clear(p, cell_of(counts, cell), moment(p, step, pool, 0))
 
 
-@njit
+@internal
 def write_log(p, now, layer, log, written):
     """Appends the records that the plan hash covers: (step, layer, expert, verb)."""
     n_experts = p.shared[H.n_experts]
@@ -143,19 +143,19 @@ def replay_block(
     return written
 
 
-@njit(forceinline=True)
+@inlined
 def cell_of(counts, cell):
     """Pointer to the counters [layer, counter] of one cell."""
     return as_int64(address_of(counts) + cell * counts.shape[1] * C.n * 8)
 
 
-@njit
+@inlined
 def all_ones(ids):
     """What stands for an absent id: 255 or 65535."""
     return 255 if ids.itemsize == 1 else 65535
 
 
-@njit
+@internal
 def distinct(ids, n_experts):
     """How many different experts an array names."""
     seen = np.zeros(n_experts, np.uint8)
@@ -200,7 +200,7 @@ def step(address, layer, ids, n_tokens):
     return 0
 
 
-@njit
+@internal
 def skip(address, counts, first, last):
     """Layers without rows: ticks with an empty demand, at which a pool that exceeds its size is trimmed."""
     for layer in range(first, last):

@@ -37,7 +37,8 @@ from .names import C, H, P, V
 
 # --- generated modules begin here ---
 
-inlined = njit(forceinline=True, error_model="numpy")
+inlined = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+internal = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 TAKEN = (1 << 63) - 2  # score of a slot without a candidate; the largest int64 itself keeps min() from becoming vector code
 
 
@@ -266,7 +267,7 @@ def make_room(p, n, key, at, layer, speculative):
     return verdict
 
 
-@njit
+@internal
 def load_initial(p, n, key, at):
     """A row that is there from the start (pins, a static profile): resident at once."""
     layer = layer_of(p, at, key)
@@ -284,7 +285,7 @@ def load_initial(p, n, key, at):
     record(p, V.load_initial, key, slot)
 
 
-@njit
+@internal
 def begin(p, n, at):
     """What is due at the start of a step, before anything else touches the pool: opening, ageing, a warm-up's end."""
     head = p.head
@@ -317,7 +318,7 @@ def begin(p, n, at):
     head[P.due] = due
 
 
-@njit
+@internal
 def load_hottest(p, n, at):
     """Fills the pool with the most demanded keys (count descending, id ascending): the end of a static warm-up."""
     keys = p.shared[H.n_keys]
@@ -405,7 +406,7 @@ def serve_miss(p, n, key, at, index):
     record(p, V.load_demand, key, slot)
 
 
-@njit
+@internal
 def trim(p, n, at):
     """`exceed`: back to size at the end of the tick, never a member of its demand."""
     head = p.head
@@ -417,7 +418,7 @@ def trim(p, n, at):
         evict(p, n, victim, at, C.evicted_by_demand)
 
 
-@njit
+@internal
 def demand_event(p, n, at, ids, lo, hi, future, bits):
     """Phases 2 to 4, the whole demand judged against residency at the start of the tick."""
     head = p.head
@@ -484,7 +485,7 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         trim(p, n, at)
 
 
-@njit
+@internal
 def demand_sequential(p, n, at, ids, lo, hi, future, bits):
     """Phases 2 to 4 one expert at a time: later members can be the victims of earlier ones."""
     head = p.head
@@ -541,7 +542,7 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
         trim(p, n, at)
 
 
-@njit
+@internal
 def hits_first(p, start):
     """A plan lists the hits of a tick before its loads, in both contracts: a stable sort on that."""
     end = p.head[P.n_records]
@@ -559,7 +560,7 @@ def hits_first(p, start):
             free += 1
 
 
-@njit
+@internal
 def stream_demand(p, n, at, ids, lo, hi, future, bits):
     """A streamed step: residents are read, the rest passes by, and nothing remembers it."""
     mark = 2 * at.tick + 2
@@ -596,7 +597,7 @@ def stream_demand(p, n, at, ids, lo, hi, future, bits):
     p.head[P.n_demand] = count
 
 
-@njit
+@internal
 def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
     """One tick of demand: `ids[row, lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
     p.head[P.n_records] = 0
@@ -610,7 +611,7 @@ def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
         demand_event(p, n, at, ids, lo, hi, future, bits)
 
 
-@njit
+@internal
 def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
     """Phase 5: predictions for layer `at.layer`, rank by rank, every token's best first; `lo` is the first token's row."""
     head = p.head

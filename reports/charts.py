@@ -35,10 +35,11 @@ def against_size(
     scale = 100 if unit in ("%", "points") else 1
     order = sorted(curves, key=lambda policy: -_mean(curves[policy].values()))
     sizes = [size for size in section.sizes if any(size in curve for curve in curves.values())]
-    alt = f"{title}. {_told(section, curves, order, unit)}"
+    alt = f"{title}. {_told(section, curves, order, unit, sizes)}"
     if len(sizes) == 1:
         values = {policy: curves[policy][sizes[0]] * scale for policy in order}
-        return _bars(section, name, title, values, label=label, caption=caption, alt=alt, unit=unit)
+        where = section.where(sizes[0])
+        return _bars(section, name, title, values, label=label, caption=caption, alt=alt, unit=unit, where=where)
     styles = look_of(section, curves)
     names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in order]
     known = any(size.pool_bytes is not None for size in sizes)
@@ -133,8 +134,9 @@ def _fitting(labels: Sequence[str], places: Sequence[float], letter: float) -> l
 
 
 def _bars(
-    section: Section, name: str, title: str, values: dict[str, float], *, label: str, caption: str, alt: str, unit: str
-) -> Picture:
+    section: Section, name: str, title: str, values: dict[str, float], *,
+    label: str, caption: str, alt: str, unit: str, where: str,
+) -> Picture:  # fmt: skip
     """One bar per policy with its value written at the end."""
     styles = look_of(section, values)
     names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in values]
@@ -157,9 +159,7 @@ def _bars(
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(label)
-    return panel.picture(
-        name, alt=alt, caption=f"At {section.where(section.shown)}. {caption}", note=section.where(section.shown)
-    )
+    return panel.picture(name, alt=alt, caption=f"At {where}. {caption}", note=where)
 
 
 def stacks(
@@ -263,18 +263,9 @@ def _mean(values: Any) -> float:
     return sum(known) / len(known) if known else -math.inf
 
 
-def _told(section: Section, curves: Curves, order: Sequence[str], unit: str) -> str:
+def _told(section: Section, curves: Curves, order: Sequence[str], unit: str, sizes: Sequence[Size]) -> str:
     """The values at the shown size, best first, for the alternative text."""
-
-    def say(value: float) -> str:
-        return (
-            metrics.percent(value)
-            if unit == "%"
-            else f"{metrics.points(value)} points"
-            if unit == "points"
-            else metrics.number(value)
-        )
-
-    at = [size for size in section.sizes if size == section.shown or len(section.sizes) == 1]
-    told = [f"{policy} {say(curves[policy][size])}" for size in at for policy in order if size in curves[policy]]
-    return f"At {section.where(at[0])}: {', '.join(told)}."
+    write = {"%": metrics.percent, "points": lambda value: f"{metrics.points(value)} points"}.get(unit, metrics.number)
+    at = section.shown if section.shown in sizes else sizes[0]
+    told = [f"{policy} {write(curves[policy][at])}" for policy in order if at in curves[policy]]
+    return f"At {section.where(at)}: {', '.join(told)}."

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import metrics
 from .rows import Row
-from .sections import Look, Section, Size, without_guard
+from .sections import FORESIGHT_PREDICTORS, Look, Section, Size, without_guard
 
 Curves = dict[str, dict[Size, float]]  # policy -> size -> value
 
@@ -28,7 +28,7 @@ def foresight(section: Section, look: Look) -> Curves:
     """Best hit rates with an oracle of the same width; at the plain look-ahead, also of widths without a figure."""
     out: Curves = {}
     widths = {other.width for other in section.looks}
-    for oracle in sorted({key.look for key in section.at} - set(section.looks)):
+    for oracle in sorted({key.look for key in section.at if key.look.predictor in FORESIGHT_PREDICTORS}):
         if oracle.width == look.width or (look == section.plain and oracle.width not in widths):
             rows = {
                 size: [row for policy in section.policies if (row := section.row(policy, size, oracle))]

@@ -87,14 +87,16 @@ class Section:
         return sorted({key.size for key in self.at}, key=lambda size: (size.slots, size.pool_bytes or 0))
 
     @cached_property
-    def looks(self) -> list[Look]:
-        """Look-aheads that are possible in life, narrow first."""
-        return sorted({key.look for key in self.at if key.look.predictor not in FORESIGHT_PREDICTORS})
+    def policies(self) -> list[str]:
+        """The policies that could win, in file order. Those that know the future may only if they are alone."""
+        names = list(dict.fromkeys(row["policy"] for row in self.rows))
+        return [name for name in names if not is_bound(name)] or names
 
     @cached_property
-    def policies(self) -> list[str]:
-        """The policies that could win, in file order."""
-        return [policy for policy in dict.fromkeys(row["policy"] for row in self.rows) if not is_bound(policy)]
+    def looks(self) -> list[Look]:
+        """Look-aheads of these policies that are possible in life, narrow first."""
+        looks = {key.look for key in self.at if key.policy in self.policies}
+        return sorted(look for look in looks if base_name(look.predictor) not in FORESIGHT_PREDICTORS)
 
     @cached_property
     def bound(self) -> str | None:

@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .sections import Section
@@ -93,8 +94,16 @@ def bound_name(policy: str) -> str:
     return f"{policy}: bound without prefetch" if policy.startswith("opt") else f"{policy} (knows the future)"
 
 
+@cache
+def _drawable() -> frozenset[int]:
+    from matplotlib import font_manager
+
+    return frozenset(font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap())
+
+
 def short(text: str, limit: int = 44) -> str:
-    """Cuts the middle out of a text too long for a figure."""
+    """Text for a figure: the middle cut out if it is too long, and a mark for each letter that our font lacks."""
+    text = "".join(char if ord(char) in _drawable() and char.isprintable() else "\ufffd" for char in text)
     return text if len(text) <= limit else f"{text[: limit - 20]}…{text[-19:]}"
 
 

@@ -20,15 +20,19 @@ RESULTS = Path(__file__).parent / "results"
 PEER_HASHPOWER = 12  # 4096 buckets for at most a few thousand experts; the default, 2**24, costs more to make than to use
 
 
-def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Iterable[dict]], **options) -> None:
+def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Iterable[dict]], **options) -> list[dict]:
     """The command line that every benchmark has: prints the machine, then each row of `rows(asked)` as a line of JSON.
 
-    options: default values of further options (`--peer-layers 4` is `peer_layers=4`). `--tiny` shows in seconds that
-    it works, on sizes that say nothing about speed. `--keep` writes benchmarks/results/NAME-DATE.json.
+    options: default values of further options (`--peer-layers 4` is `peer_layers=4`), or, for an argument, what argparse
+    should know of it. `--tiny` shows in seconds that it works, on sizes that say nothing about speed. `--keep` writes
+    benchmarks/results/NAME-DATE.json. Returns the rows.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option, default in options.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", type=type(default), default=default, help=f"[{default}]")
+    for option, value in options.items():
+        if isinstance(value, dict):
+            parser.add_argument(option, **value)
+        else:
+            parser.add_argument(f"--{option.replace('_', '-')}", type=type(value), default=value, help=f"[{value}]")
     parser.add_argument("--tiny", action="store_true", help="only show that it works, in seconds")
     parser.add_argument("--keep", action="store_true", help=f"write benchmarks/results/{name}-DATE.json")
     asked = parser.parse_args()
@@ -44,6 +48,7 @@ def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Itera
         path = RESULTS / f"{name}-{today}.json"
         path.write_text(json.dumps({"date": today, **record, "rows": kept}, indent=1) + "\n")
         print(path)
+    return kept
 
 
 def machine() -> dict[str, object]:

@@ -85,6 +85,12 @@ class _Replayer:
         self.window = options.window or max(1, -(-total // 100))
         rows = options.rows_of(trace)
         self.rows_known = rows is not None
+        if options.scope == "global" and self._below_token_cycle(rows):
+            text = (
+                f"the global pool ({self.size.asked}) is smaller than one token cycle of {trace.n_layers} x {trace.top_k} "
+                "rows: what a token needs pushes out what the next one needs, and lru can fall to no hits at all"
+            )
+            warnings.warn(text, ReplayWarning, stacklevel=4)
         self.tally = Tally(
             n_layers=trace.n_layers,
             n_windows=max(1, -(-total // self.window)),
@@ -93,9 +99,14 @@ class _Replayer:
         )
         self.hashes = [hashlib.sha256() for _ in range(self.pool.n_pools)]
         self.last = (1, 0, 0)  # phase, request, window of the step before
-        self.seen_steps = self.tokens = 0
-        self.tokens_of_phase = [0, 0]
+        self.seen_steps = 0
+        self.tokens = [0, 0]  # by phase; of verify steps, the accepted ones
         self.clock = 0
+
+    def _below_token_cycle(self, rows) -> bool:
+        if rows and self.size.capacity_bytes is not None:
+            return self.size.capacity_bytes < self.trace.top_k * sum(rows)
+        return self.size.slots[0] < self.trace.n_layers * self.trace.top_k
 
     def _plain_lru(self) -> bool:
         """Whether the faster twin of the kernel covers this run."""
@@ -160,9 +171,11 @@ class _Replayer:
             self.tally.add(counts, names[where], polluted)
             self.last = tuple(labels[high - 1])
             self.seen_steps = block.first_step + high
-        self.tokens += block.n_rows
+        yields = np.diff(block.starts)
+        if self.source is not self.trace:
+            yields = self.source.accepted(block.first_step, block.n_steps)
         for phase in (0, 1):
-            self.tokens_of_phase[phase] += int(np.diff(block.starts)[block.phase == phase].sum())
+            self.tokens[phase] += int(yields[block.phase == phase].sum())
 
     def _call(self, pools, workers, counts, first_step, block, starts, cells, resets, ids, width, clocks, future, bits, hashed):
         recorded = ids.shape[2]
@@ -210,8 +223,8 @@ class _Replayer:
         trace, rows = self.trace, self.options.rows_of(self.trace)
         identity = {
             "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "n_layers": trace.n_layers,
-            "n_experts": trace.n_experts, "top_k": trace.top_k, "n_tokens": self.tokens, "n_steps": self.n_steps,
-            "n_requests": len(requests), "n_tokens_counted": sum(self.tokens_of_phase[p] for p in phases),
+            "n_experts": trace.n_experts, "top_k": trace.top_k, "n_tokens": sum(self.tokens), "n_steps": self.n_steps,
+            "n_requests": len(requests), "n_tokens_counted": sum(self.tokens[p] for p in phases),
         }  # fmt: skip
         digest = None
         if self.options.plan_hash:

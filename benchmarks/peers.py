@@ -17,7 +17,9 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).parent / "results"
-PEER_HASHPOWER = 12  # 4096 buckets for at most a few thousand experts; the default, 2**24, costs more to make than to use
+PEER_HASHPOWER = (
+    12  # 4096 buckets for at most a few thousand experts; the default, 2**24, costs more to make than to use
+)
 
 
 def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Iterable[dict]], **options) -> list[dict]:

@@ -6,4 +6,14 @@ from .policy import Policy
 from .pool import Pool
 from .spelling import PolicySpec, list_policies, parse_call, parse_policy
 
-__all__ = ["BadPolicy", "Plan", "Policy", "PolicySpec", "Pool", "Refused", "list_policies", "parse_call", "parse_policy"]
+__all__ = [
+    "BadPolicy",
+    "Plan",
+    "Policy",
+    "PolicySpec",
+    "Pool",
+    "Refused",
+    "list_policies",
+    "parse_call",
+    "parse_policy",
+]

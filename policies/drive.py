@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .kernel import demand, inlined, internal, look_ahead, moment, remove, shifted
+from .kernel_demand import demand
+from .kernel_loads import look_ahead
+from .kernel_slots import inlined, internal, moment, remove, shifted
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
 from .pointers import address_of, as_int64, as_uint8, data_of
@@ -13,7 +15,6 @@ from .policy import LOOK, RECORD
 from .views import live_counters, open_pool
 
 # --- generated modules begin here ---
-
 
 
 @internal
@@ -172,16 +173,13 @@ def distinct(ids, n_experts):
 def step(address, layer, ids, n_tokens):
     """One live tick: `ids` is one flat array of routed experts, tokens in order. Returns 0, or 1 + the bad position."""
     counts = live_counters(address)
-    pool = layer
     p = open_pool(address, 0)
     shared = p.shared
     absent = all_ones(ids)
     for i in range(ids.size):
         if ids[i] >= shared[H.n_experts] and ids[i] != absent:
             return 1 + i
-    if shared[H.n_pools] == 1:
-        pool = 0
-    else:
+    if shared[H.n_pools] > 1:
         p = open_pool(address, layer)
     if layer <= shared[H.last_layer]:
         if shared[H.exceed]:

@@ -130,7 +130,14 @@ class Buffer:
         self.set(**dict(zip(("padded_keys", "padded_slots", "padded_experts"), self._padded, strict=True)))
         self.set(region_bytes=region, regions_at=regions_at, counters_at=counters_at, row_bytes_at=row_bytes_at)
         for pool in range(n_pools):
-            for name, value in (("slot", NONE), ("mark", 0), ("owner", NONE), ("hold", FOREVER), ("last", NEVER), ("busy", NEVER)):
+            for name, value in (
+                ("slot", NONE),
+                ("mark", 0),
+                ("owner", NONE),
+                ("hold", FOREVER),
+                ("last", NEVER),
+                ("busy", NEVER),
+            ):
                 self.field(pool, name)[:] = value
             self.field(pool, "newer")[:] = self.field(pool, "older")[:] = NONE
             self.field(pool, "newer")[-1] = self.field(pool, "older")[-1] = n_keys

@@ -19,6 +19,7 @@ from .layout import NONE
 def priority(p, key, at):
     return p.touch[key]  # every policy writes its own
 
+
 def then(p, key, at):
     return 0
 
@@ -55,7 +56,7 @@ KEEPS_ORDER = False  # True: `oldest` answers, without a scan
 PLANS_TICKS = False  # True: `choose` decides about all misses of a tick at once
 NUMBERS = True  # touches and fills are numbered
 FUTURE = False  # True: `p.next` is kept
-FULL = LOOK = RECORD = True  # features of a kernel, see kernel.py
+FULL = LOOK = RECORD = True  # features of a kernel, see kernel_slots.py
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ class Opt(Policy):
     """Keeps after each tick those of the residents and the demand whose next demand is nearest; misses that lose are bypassed."""
 
     name: ClassVar[str] = "opt"
-    source: ClassVar[str] = "Belady's rule with bypass; optimal when every tick is atomic, checked here by exhaustive search"
+    source: ClassVar[str] = (
+        "Belady's rule with bypass; optimal when every tick is atomic, checked here by exhaustive search"
+    )
     stack: ClassVar[bool] = True
     needs_future: ClassVar[bool] = True
     bound: ClassVar[bool] = True

@@ -10,11 +10,10 @@ import numpy as np
 
 from .compiled import kernel
 from .errors import BadPolicy, Refused
-from .layout import COUNTERS, FOREVER, NONE, Buffer
+from .layout import COUNTERS, FOREVER, NONE, SHARED, Buffer
 from .plan import Plan
-from .profile import read_profile
+from .profile import Profile, read_profile
 from .spelling import PolicySpec, parse_policy
-
 
 MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is scanned by its `priority`
 
@@ -82,44 +81,79 @@ class Pool:
         full = full or any(rare) or max_loads is not None
         self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
         self._features = {"full": full, "look": look, "record": record, "plain": plain or keys > MOST_KEYS}
-        biggest = keys if in_bytes or exceed else max(self.slots, default=0)
-        self.buffer = Buffer(n_layers=n_layers, n_experts=n_experts, n_pools=n_pools, n_slots=max(1, biggest))
-        guard, gate = spec.guard, spec.gate
-        self.buffer.set(
-            sequential=contract == "sequential",
-            exceed=exceed,
-            stream=prefill == "stream",
-            batch_gate=batch_gate,
-            lag_demand=lag_demand,
-            lag_prefetch=lag_prefetch,
-            max_loads=-1 if max_loads is None else max_loads,
-            in_bytes=in_bytes,
-            guard=guard is not None,
-            guard_warm=guard.warm if guard else 0,
-            guard_counts=guard.counts if guard else 0,
-            gate=gate is not None,
-            gate_window=gate.window if gate else 0,
-            gate_admit=gate.admit if gate else 0,
-            half_life=getattr(spec.policy, "half_life", 0),
-            access_clock=getattr(spec.policy, "clock", "step") == "access",
-            warmup=warmup,
-            now=NONE,
-            last_layer=n_layers,
-        )
-        self._set_parameters(guard.ratio if guard else 0.0)
-        self.buffer.row_bytes[:] = 1 if row_bytes is None else row_bytes
+        self._words = {
+            "sequential": contract == "sequential",
+            "exceed": overflow == "exceed",
+            "stream": prefill == "stream",
+            "batch_gate": batch_gate,
+            "lag_demand": lag_demand,
+            "lag_prefetch": lag_prefetch,
+            "max_loads": -1 if max_loads is None else max_loads,
+            "in_bytes": in_bytes,
+            "half_life": getattr(spec.policy, "half_life", 0),
+            "access_clock": getattr(spec.policy, "clock", "step") == "access",
+            "warmup": warmup,
+            "now": NONE,
+            "last_layer": n_layers,
+        }
+        self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
+        self._row_bytes = [1] * n_layers if row_bytes is None else list(row_bytes)
         self.profile_hashes: tuple[str, ...] = ()
-        for pool in range(n_pools):
-            self._open(pool, capacity_bytes if in_bytes else self.slots[pool])
+        self._initial = [self._top(layer) for layer in ([None] if self._wide else range(n_layers))]
         self._width = 65535 if width is None else width
         self._dtype = np.dtype(np.uint8 if n_experts <= 255 else np.uint16)
-        self._address = self.buffer.address
-        self._plans = [self._plan_of(layer) for layer in range(n_layers)]
+
+    def _top(self, layer: int | None) -> tuple[list[int], list[int]]:
+        """(pinned keys, keys loaded from the start) of one pool."""
+        spec, pinned = self.spec, []
+        if spec.pin:
+            pinned = self._profile(spec.pin.profile).ranked(layer)[: spec.pin.n]
+        profile = getattr(spec.policy, "profile", "")
+        more = self._profile(profile).ranked(layer) if profile else []
+        return pinned, pinned + [key for key in more if key not in set(pinned)]
+
+    def _profile(self, path: str) -> Profile:
+        profile = read_profile(path, self.n_layers, self.n_experts)
+        self.profile_hashes += profile.trace_hashes
+        return profile
+
+    # Made when first needed: a run that a faster twin of the kernel covers needs none of it.
 
     @cached_property
     def kernel(self):
-        """The compiled functions, made when first needed."""
+        """The compiled functions for this policy and these options."""
         return kernel(type(self.spec.policy), **self._features)
+
+    @cached_property
+    def buffer(self) -> Buffer:
+        """The memory of the pools, opened cold."""
+        n_pools = self.n_pools
+        buffer = Buffer(n_layers=self.n_layers, n_experts=self.n_experts, n_pools=n_pools, n_slots=self._n_slots)
+        guard, gate = self.spec.guard, self.spec.gate
+        buffer.set(**self._words)
+        if guard:
+            buffer.set(guard=True, guard_warm=guard.warm, guard_counts=guard.counts)
+            buffer.head.view(np.float64)[SHARED.index("guard_ratio")] = guard.ratio
+        if gate:
+            buffer.set(gate=True, gate_window=gate.window, gate_admit=gate.admit)
+        for at, value in enumerate(vars(self.spec.policy).values(), SHARED.index("parameter0")):
+            if isinstance(value, float):
+                buffer.head.view(np.float64)[at] = value
+            elif isinstance(value, int):
+                buffer.head[at] = np.uint64(value & 0xFFFFFFFFFFFFFFFF).astype(np.int64)
+        buffer.row_bytes[:] = self._row_bytes
+        for pool, (pinned, initial) in enumerate(self._initial):
+            capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
+            ages = {"age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
+            buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
+            buffer.field(pool, "initial")[: len(initial)] = initial
+            buffer.field(pool, "pinned")[pinned] = 1
+            buffer.field(pool, "busy")[pinned] = FOREVER
+        return buffer
+
+    @cached_property
+    def _address(self) -> int:
+        return self.buffer.address
 
     @cached_property
     def _step(self):
@@ -129,41 +163,12 @@ class Pool:
     def _prefetch(self):
         return self.kernel.prefetch
 
-    def _set_parameters(self, ratio: float) -> None:
-        start = self.buffer.head[_word("guard_ratio") :]
-        start.view(np.float64)[0] = ratio
-        for i, value in enumerate(vars(self.spec.policy).values()):
-            at = _word("parameter0") + i
-            if isinstance(value, float):
-                self.buffer.head.view(np.float64)[at] = value
-            elif isinstance(value, int):
-                self.buffer.head[at] = np.uint64(value & 0xFFFFFFFFFFFFFFFF).astype(np.int64)
-
-    def _open(self, pool: int, capacity: int) -> None:
-        half_life, window = self.buffer.get("half_life"), self.buffer.get("gate_window")
-        self.buffer.set_pool(pool, capacity=capacity, loads_tick=-1, age_at=half_life, gate_age_at=window)
-        initial: list[int] = []
-        layer = None if self._wide else pool
-        if self.spec.pin:
-            pinned = self._profile(self.spec.pin.profile).ranked(layer)[: self.spec.pin.n]
-            self.buffer.field(pool, "pinned")[pinned] = 1
-            self.buffer.field(pool, "busy")[pinned] = FOREVER
-            initial += pinned
-        profile = getattr(self.spec.policy, "profile", "")
-        if profile:
-            initial += [key for key in self._profile(profile).ranked(layer) if key not in set(initial)]
-        self.buffer.field(pool, "initial")[: len(initial)] = initial
-        self.buffer.set_pool(pool, n_initial=len(initial))
-
-    def _profile(self, path: str):
-        profile = read_profile(path, self.n_layers, self.n_experts)
-        self.profile_hashes += profile.trace_hashes
-        return profile
-
-    def _plan_of(self, layer: int) -> Plan:
-        pool = 0 if self._wide else layer
-        views = (self.buffer.field(pool, name) for name in ("head", "verb", "key", "place"))
-        return Plan(*views, layer, self.n_experts, self._wide)
+    @cached_property
+    def _plans(self) -> list[Plan]:
+        names = ("head", "verb", "key", "place")
+        views = [[self.buffer.field(pool, name) for name in names] for pool in range(self.n_pools)]
+        last = self.n_pools - 1
+        return [Plan(*views[min(layer, last)], layer, self.n_experts, self._wide) for layer in range(self.n_layers)]
 
     @staticmethod
     def check(policy, *, contract, overflow, prefill, width, lag, max_loads, in_bytes, slots) -> None:
@@ -227,7 +232,7 @@ class Pool:
         ids = np.asarray(ids)
         if ids.dtype.kind not in "iu":
             raise BadPolicy(f"expert ids are whole numbers, not {ids.dtype}")
-        if ids.dtype == np.uint8 and self._dtype == np.uint16 or ids.dtype in (np.uint8, np.uint16):
+        if (ids.dtype == np.uint8 and self._dtype == np.uint16) or ids.dtype in (np.uint8, np.uint16):
             absent = np.iinfo(ids.dtype).max if self.n_experts <= np.iinfo(ids.dtype).max else -1
         else:
             absent = -1
@@ -279,13 +284,9 @@ class Pool:
 
     def __repr__(self) -> str:
         size = f"{self.capacity_bytes} bytes" if self.capacity_bytes is not None else f"{self.slots[0]} slots"
-        return f"Pool({str(self.spec)!r}, {self.n_layers} layers x {self.n_experts} experts, {self.scope} scope, {size})"
-
-
-def _word(name: str) -> int:
-    from .layout import SHARED
-
-    return SHARED.index(name)
+        return (
+            f"Pool({str(self.spec)!r}, {self.n_layers} layers x {self.n_experts} experts, {self.scope} scope, {size})"
+        )
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> None:

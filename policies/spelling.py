@@ -137,9 +137,7 @@ def _build(kind: Any, label: str, values: dict[str, Any]) -> Any:
             if isinstance(default, str):
                 values[name] = str(value)
                 continue
-            raise BadPolicy(
-                f"{label}({name}={value}): {name} is a {type(default).__name__}, such as {name}={default}"
-            )
+            raise BadPolicy(f"{label}({name}={value}): {name} is a {type(default).__name__}, such as {name}={default}")
     built = kind(**values)
     built.check()
     return built

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+
 from slotwise.policies.layout import FOREVER
 
 OFFSET_BITS = 24  # a sequential position is the tick and, below it, the place inside the step

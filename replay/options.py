@@ -55,7 +55,15 @@ class Options:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise BadOption(f"{name} is {' or '.join(known)}, not {getattr(self, name)!r}")
-        least = {"width": 0, "horizon": 1, "lag_demand": 0, "lag_prefetch": 0, "max_loads": 0, "batch_gate": 0, "steps": 0}
+        least = {
+            "width": 0,
+            "horizon": 1,
+            "lag_demand": 0,
+            "lag_prefetch": 0,
+            "max_loads": 0,
+            "batch_gate": 0,
+            "steps": 0,
+        }
         least |= {"verify_tokens": 1, "row_bytes": 1, "window": 1}
         for name, low in least.items():
             value = getattr(self, name)

@@ -44,7 +44,12 @@ class Result:
         """One row of a sweep's result file: identity, options and counters flat, the rest nested."""
         row = {**self.identity, **self.options, **self.counters, "token_cycle_bytes": self.token_cycle_bytes}
         row |= {"plan_sha256": self.plan_sha256, "seconds": self.seconds}
-        return row | {"by_layer": self.by_layer, "by_phase": self.by_phase, "by_request": self.by_request, "along": self.along}
+        return row | {
+            "by_layer": self.by_layer,
+            "by_phase": self.by_phase,
+            "by_request": self.by_request,
+            "along": self.along,
+        }
 
     def to_polars(self):
         """The counters of every layer as a polars data frame, one row per layer."""

@@ -14,7 +14,9 @@ from .tally import NAMES
 
 FORMAT = b"slotwise.sweep"
 VERSION = b"1"
-_OPTIONS = [name for name in Options.__dataclass_fields__ if name not in ("slots", "vram", "pollution", "plan_hash", "window")]
+_OPTIONS = [
+    name for name in Options.__dataclass_fields__ if name not in ("slots", "vram", "pollution", "plan_hash", "window")
+]
 _KEYED = ("trace", "trace_sha256", *_OPTIONS, "slots", "slots_asked", "slots_by_layer", "capacity_bytes")
 
 

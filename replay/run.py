@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from slotwise.policies import parse_call, parse_policy
 from slotwise.policies.bulk_lru import LruLists
 from slotwise.policies.layout import COUNTERS
@@ -111,7 +112,9 @@ class _Replayer:
     def _plain_lru(self) -> bool:
         """Whether the faster twin of the kernel covers this run."""
         o = self.options
-        return o.policy == "lru" and not self.shadow and not o.plan_hash and self.pool.simple and o.reset == "persistent"
+        return (
+            o.policy == "lru" and not self.shadow and not o.plan_hash and self.pool.simple and o.reset == "persistent"
+        )
 
     def blocks(self):
         """Blocks to replay, with their table of next demands where the policy needs the future."""
@@ -177,7 +180,9 @@ class _Replayer:
         for phase in (0, 1):
             self.tokens[phase] += int(yields[block.phase == phase].sum())
 
-    def _call(self, pools, workers, counts, first_step, block, starts, cells, resets, ids, width, clocks, future, bits, hashed):
+    def _call(
+        self, pools, workers, counts, first_step, block, starts, cells, resets, ids, width, clocks, future, bits, hashed
+    ):
         recorded = ids.shape[2]
         block_of = None if self.lists else pools.kernel.replay_block
         flags = bits[0] if bits else _NO_IDS

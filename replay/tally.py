@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from slotwise.policies.layout import COUNTERS
 
 EXTRA = ("bytes_loaded", "bytes_moved", "pollution")

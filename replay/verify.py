@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 from numba import njit
+
 from slotwise.policies.policy_random import mix
 from slotwise.traces import Block, Trace
 

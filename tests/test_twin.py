@@ -15,20 +15,17 @@ def differences(law, run, window):
     """What the two engines say differently, as (cut, counter, by law, by replay)."""
     events = [name for name in COUNTERS if name not in STATES]
     found = [("run", name, law.counters[name], run.counters[name]) for name in COUNTERS]
-    found += [("layer", name, law.by_layer[name], run.by_layer[name]) for name in COUNTERS]
+    known = [name for name in COUNTERS if law.counters[name] is not None]  # bytes need row sizes
+    found += [("layer", name, law.by_layer[name], list(run.by_layer[name])) for name in known]
     for phase in ("prefill", "decode"):
         found += [(phase, name, law.by_phase[phase][name], run.by_phase[phase][name]) for name in events]
     requests = run.by_request["request"]
     found.append(("request", "request", list(law.by_request), sorted(requests)))
-    for name in (name for name in events if law.counters[name] is not None):
+    for name in (name for name in known if name in events):
         found.append(("request", name, [law.by_request[r][name] for r in requests], list(run.by_request[name])))
         found.append(("along", name, law.along(name, window), list(run.along[name])))
     found.append(("plan", "sha256", law.plan_sha256, run.plan_sha256))
-    return [(cut, name, a, b) for cut, name, a, b in found if same(a) != same(b)]
-
-
-def same(value):
-    return [int(v) for v in value] if isinstance(value, (list, tuple)) and value and value[0] is not None else value
+    return [entry for entry in found if entry[2] != entry[3]]
 
 
 def assert_equal(trace, policy, window=1, group_rows=None, **how):

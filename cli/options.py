@@ -18,9 +18,9 @@ _COMMON: list[Callable] = [
                  help="Ticks (one layer is one tick) that a demand load takes beyond its own."),
     click.option("--lag-prefetch", type=click.IntRange(0), default=0, show_default=True,
                  help="The same for a speculative load."),
-    click.option("--max-loads", type=click.IntRange(0), help="Loads that may start per tick and pool. [default: no cap]"),
+    click.option("--max-loads", type=click.IntRange(0), help="Loads a tick and pool may start. [default: no cap]"),
     click.option("--overflow", type=click.Choice(["bypass", "exceed"]), default="bypass", show_default=True,
-                 help="When a tick demands more than fits: bypass the surplus, or exceed the pool and trim afterwards."),
+                 help="A tick that demands more than fits: bypass the surplus, or exceed the pool and trim later."),
     click.option("--reset", type=click.Choice(["persistent", "request"]), default="persistent", show_default=True,
                  help="Keep pools and history over requests, or start anew at each."),
     click.option("--miss", type=click.Choice(["cpu", "fetch"]), default="cpu", show_default=True,
@@ -33,8 +33,8 @@ _COMMON: list[Callable] = [
                  help="Replay everything, report this phase."),
     click.option("--steps", type=click.IntRange(0), help="Replay the first N steps. [default: all]"),
     click.option("--verify-tokens", type=click.IntRange(1), default=1, show_default=True,
-                 help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are the "
-                 "tokens that follow)."),
+                 help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are "
+                 "the tokens that follow)."),
     click.option("--accept", type=click.FloatRange(0, 1), default=1.0, show_default=True,
                  help="Chance that a drafted token is accepted."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of the acceptance draws."),

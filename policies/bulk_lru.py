@@ -1,7 +1,7 @@
 """Plain LRU over whole blocks, several times faster than the general kernel, which it is tested equal to.
 
-It covers what most curves are drawn from: layer pools of slots, event contract, no look-ahead, lag, cap, gate, pins, overflow
-or streaming. Then every member of a demand ends up in front, so a tick is: move to the front, cut the tail.
+It covers what most curves are drawn from: layer pools of slots, event contract, no look-ahead, lag, cap, gate, pins,
+overflow or streaming. Then every member of a demand ends up in front, so a tick is: move to the front, cut the tail.
 """
 
 from __future__ import annotations

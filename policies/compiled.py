@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from .errors import BadPolicy
 from .names import C, H, P, V
 from .policy import HOOKS, Policy
 
@@ -117,15 +118,14 @@ def _load(name: str, text: str) -> ModuleType:
         if not path.exists() or path.read_text() != text:
             with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False) as out:
                 out.write(text)
-            os.replace(out.name, path)
+            Path(out.name).replace(path)
     except OSError as error:
-        from .errors import BadPolicy
-
         raise BadPolicy(
             f"cannot write compiled kernels to {folder}: {error.strerror}; set SLOTWISE_CACHE_DIR to a writable folder"
         ) from error
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

@@ -1,4 +1,4 @@
-"""The compiled functions' ways in: one call of a live engine, and whole blocks of a trace. Part of the kernel template."""
+"""The ways into the kernel: one call of a live engine, and whole blocks of a trace. Part of its template."""
 
 from __future__ import annotations
 
@@ -92,15 +92,15 @@ LAST_HASHED = V.drop
 
 @njit(nogil=True, cache=True)
 def replay_block(
-    address, pool, first_step, rows, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks, future,
-    counts, bits, log
+    address, pool, first_step, rows, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks,
+    future, counts, bits, log
 ):  # fmt: skip
     """Replays the steps of one block against one pool: a layer's own, or the global one with all layers in turn.
 
     `experts` [layers, rows, top_k], `predicted` [layers, rows, recorded] or empty, `future` like experts or empty,
-    `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the step
-    before the block), `resets` [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log` [n, 4] or
-    empty. Returns the number of log rows written.
+    `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the
+    step before the block), `resets` [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log`
+    [n, 4] or empty. Returns the number of log rows written.
     """
     p = open_pool(address, pool)
     shared = p.shared

@@ -12,6 +12,7 @@ from .policy import FULL, FUTURE, NUMBERS, PLANS_TICKS, RECORD, choose
 
 # --- generated modules begin here ---
 
+
 @internal
 def demand_event(p, n, at, ids, lo, hi, future, bits):
     """Phases 2 to 4, the whole demand judged against residency at the start of the tick."""

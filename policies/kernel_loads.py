@@ -25,6 +25,7 @@ from .policy import FULL, PLANS_TICKS, met, refused
 
 # --- generated modules begin here ---
 
+
 @internal
 def load_initial(p, n, key, at):
     """A row that is there from the start (pins, a static profile): resident at once."""
@@ -178,7 +179,7 @@ def trim(p, n, at):
 
 @internal
 def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
-    """Phase 5: predictions for layer `at.layer`, rank by rank, every token's best first; `lo` is the first token's row."""
+    """Phase 5: predictions for `at.layer`, rank by rank, every token's best first; `lo`: the first of them."""
     head = p.head
     head[P.n_records] = 0
     if at.now >= head[P.due]:

@@ -1,12 +1,13 @@
 """What a pool can do with a key: hold it, put it into a slot, take it out, choose a victim, make room.
 
-The kernel_*.py files and drive.py are one template: `compiled.py` copies them into a module of its own for each policy, with
-the policy's functions in place of the defaults imported here, numbers in place of H, P, C and V, and True or False in place
-of the features: FULL (everything that the plain event contract does not need), LOOK (look-ahead), RECORD (plans are kept),
-NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy, KEEPS_ORDER and PLANS_TICKS.
+The kernel_*.py files and drive.py are one template: `compiled.py` copies them into a module of its own for each
+policy, with the policy's functions in place of the defaults imported here, numbers in place of H, P, C and V, and
+True or False in place of the features: FULL (everything that the plain event contract does not need), LOOK
+(look-ahead), RECORD (plans are kept), NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy,
+KEEPS_ORDER and PLANS_TICKS.
 
-Every function takes `p`, one pool; `n`, a pointer to the present cell's counters [layer, counter]; and `at`, the moment.
-Keys are expert ids in a layer pool and layer * n_experts + expert in the global pool.
+Every function takes `p`, one pool; `n`, a pointer to the present cell's counters [layer, counter]; and `at`, the
+moment. Keys are expert ids in a layer pool and layer * n_experts + expert in the global pool.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .layout import FOREVER, NONE, NEVER
+from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
 from .policy import FULL, KEEPS_ORDER, NUMBERS, RECORD, filled, left, oldest, priority, then, touched
 
@@ -30,7 +31,7 @@ TAKEN = (
 
 
 class Moment(NamedTuple):
-    """When something happens: step, tick, clock of the ages, layer, its first key, and the random policies' key offset."""
+    """When something happens: step, tick, clock of the ages, layer, its first key, and what makes a key unique."""
 
     now: int
     tick: int
@@ -84,7 +85,7 @@ def touch(p, key):
 
 @inlined
 def pick(p, at):
-    """The victim: lowest priority among the keys in slots that are not busy, then `then`, then the lowest id; or NONE."""
+    """The victim: lowest priority of the keys that are not held, then lowest `then`, then lowest id; or NONE."""
     if KEEPS_ORDER:
         return oldest(p, at)
     head = p.head

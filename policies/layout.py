@@ -29,7 +29,8 @@ VERBS = (
 
 # Words of the head that all pools share: sizes and options, fixed when the pool opens, and the clock of live calls.
 SHARED = (
-    "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts region_bytes regions_at counters_at row_bytes_at "
+    "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts "
+    "region_bytes regions_at counters_at row_bytes_at "
     "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads width in_bytes "
     "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future has_bits "
     "now last_layer clock guard_ratio "
@@ -38,13 +39,13 @@ SHARED = (
 
 # Words of one pool's own head.
 POOL = (
-    "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used n_demand "
-    "n_considered n_gathered n_taken n_records recording n_initial scored"
+    "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used "
+    "n_demand n_considered n_gathered n_taken n_records recording n_initial scored"
 ).split()
 
-# (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their own were
-# tried: twice the instructions, for lack of registers for the pointers). The others are plain arrays: K keys, L keys and a
-# list's sentinel, S slots, E experts of a layer, T records of one tick.
+# (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their
+# own were tried: twice the instructions, for lack of registers for the pointers). The others are plain arrays: K
+# keys, L keys and a list's sentinel, S slots, E experts of a layer, T records of one tick.
 FIELDS = (
     ("slot", "int32", "R"),  # slot of a key, NONE if it has none
     ("heat", "uint32", "R"),  # demands so far, halved by ageing

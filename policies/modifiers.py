@@ -10,7 +10,7 @@ from .errors import BadPolicy
 
 @dataclass(frozen=True)
 class Guard:
-    """Protects a victim v from a prediction p iff heat[v] >= warm and score(v) * (1 + ratio) + counts * 256 > score(p)."""
+    """Protects victim v from prediction p iff heat[v] >= warm and score(v) * (1 + ratio) + counts * 256 > score(p)."""
 
     name: ClassVar[str] = "guard"
 
@@ -25,7 +25,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Gate:
-    """Admits a missed expert once it has missed `admit` times; the counts are halved every `window` steps (0: never)."""
+    """Admits an expert once it has missed `admit` times; counts are halved every `window` steps (0: never)."""
 
     name: ClassVar[str] = "gate"
 

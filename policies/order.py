@@ -1,4 +1,4 @@
-"""A list of keys from oldest to newest, as links inside the pool's buffer: constant time where a scan would be linear."""
+"""A list of keys from oldest to newest, as links inside the pool's buffer: constant time in place of a scan."""
 
 from numba import njit
 

@@ -24,8 +24,9 @@ class Load(NamedTuple):
 class Plan:
     """The decisions of one `Pool.step` or `Pool.prefetch`, in order.
 
-    Each decision is (verb, expert, slot): hit, load_demand, load_speculative, evict, drop, bypassed, gated, throttled, late,
-    streamed, invalid, redundant, load_initial. `slot` is -1 where there is none; for a drop it is the refusal's code.
+    Each decision is (verb, expert, slot): hit, load_demand, load_speculative, evict, drop, bypassed, gated,
+    throttled, late, streamed, invalid, redundant, load_initial. `slot` is -1 where there is none; for a drop it is
+    the refusal's code.
     """
 
     __slots__ = ("_head", "_key", "_n_experts", "_place", "_verb", "_wide", "layer")

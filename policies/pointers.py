@@ -1,4 +1,4 @@
-"""Typed pointers from an address: a view made from one carries no reference count, which halves the cost of a live call."""
+"""Typed pointers from an address: views made from them carry no reference count, which halves a live call."""
 
 from numba import types
 from numba.extending import intrinsic

@@ -1,10 +1,11 @@
 """What a policy is: a small frozen class that scores experts. It holds no weights, moves nothing and reads no clock.
 
-A ranked policy writes only `priority(p, key, at)`: the resident with the lowest one leaves first. A policy that keeps an
-order of its own writes `oldest` as well, with the hooks it needs to keep that order: `touched`, `met` (demanded, or its heat
-aged), `filled`, `refused`, `left`. It must choose what its `priority` chooses; the tests hold the two against each other. All of them are plain functions that numba can compile:
-`p` has the arrays `heat last touch demanded fill next slot busy ...` of one pool indexed by key, and the policy's own
-parameters in `ints` and `floats` by the position of the field; `at` has `now tick clock layer key_offset`.
+A ranked policy writes only `priority(p, key, at)`: the resident with the lowest one leaves first. A policy that keeps
+an order of its own writes `oldest` as well, with the hooks it needs to keep that order: `touched`, `met` (demanded,
+or its heat aged), `filled`, `refused`, `left`. It must choose what its `priority` chooses; the tests hold the two
+against each other. All of them are plain functions that numba can compile: `p` has the arrays `heat last touch
+demanded fill next slot busy ...` of one pool indexed by key, and the policy's own parameters in `ints` and `floats`
+by the position of the field; `at` has `now tick clock layer key_offset`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from .policy import Policy
 
 @dataclass(frozen=True)
 class Belady(Policy):
-    """Evicts the expert whose next demand is farthest away. Needs the future; admits every miss, so it is not the bound (see opt)."""
+    """Evicts the expert whose next demand is farthest away. Admits every miss, so it is not the bound (see opt)."""
 
     name: ClassVar[str] = "belady"
     source: ClassVar[str] = "L. A. Belady, IBM Systems Journal 5 (1966)"

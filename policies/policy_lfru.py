@@ -27,7 +27,7 @@ def keep(p, key, slot):
 
 @njit
 def lowest(low, high, hold, slots, tick, shift):
-    """The lowest word among the slots that are not held; apart from its caller, since only so it becomes vector code."""
+    """The lowest word among the slots that are not held; a function of its own, or it is not vectorised."""
     best = np.int64(TAKEN)
     for slot in range(slots):
         score = max(low[slot], high[slot] + shift)
@@ -37,7 +37,7 @@ def lowest(low, high, hold, slots, tick, shift):
 
 @dataclass(frozen=True)
 class Lfru(Policy):
-    """Evicts the lowest heat * 256 + max(0, 255 - age). half_life=N halves heat every N steps; clock=access counts age in demands."""
+    """Evicts the lowest heat * 256 + max(0, 255 - age); half_life=N steps halves heat, clock=access counts demands."""
 
     name: ClassVar[str] = "lfru"
     source: ClassVar[str] = "colibri's expert tier"
@@ -58,8 +58,9 @@ class Lfru(Policy):
             return 0
         return p.heat[key] * 256 + max(0, 255 - (at.clock - p.last[key]))
 
-    # The score is max(heat * 256, heat * 256 + 255 + last - clock): two words per slot that change only when the expert is
-    # demanded or ages, kept side by side with the key below them, so that one branch-free pass finds victim and tie at once.
+    # The score is max(heat * 256, heat * 256 + 255 + last - clock): two words per slot that change only when the
+    # expert is demanded or ages, kept side by side with the key below them, so that one branch-free pass finds victim
+    # and tie at once.
 
     @staticmethod
     def met(p, key):

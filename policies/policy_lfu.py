@@ -8,7 +8,7 @@ from .policy import Policy, check_at_least
 
 @dataclass(frozen=True)
 class Lfu(Policy):
-    """Evicts the expert with the fewest demands so far; ties by the older demand. half_life=N halves all counts every N steps."""
+    """Evicts the expert with the fewest demands, then the oldest; half_life=N halves all counts every N steps."""
 
     name: ClassVar[str] = "lfu"
     source: ClassVar[str] = "textbook; ageing by halving as in csantiago78's llama.cpp cache (#27861)"

@@ -20,7 +20,7 @@ def _nearer(p, one, other):
 
 @njit
 def _gathered(p, key):
-    for i in range(p.head[_N_GATHERED]):
+    for i in range(p.head[_N_GATHERED]):  # noqa: SIM110 - numba has no any()
         if p.gathered[i] == key:
             return True
     return False
@@ -28,7 +28,7 @@ def _gathered(p, key):
 
 @dataclass(frozen=True)
 class Opt(Policy):
-    """Keeps after each tick those of the residents and the demand whose next demand is nearest; misses that lose are bypassed."""
+    """Keeps of residents and demand those with the nearest next demand; misses that lose are bypassed."""
 
     name: ClassVar[str] = "opt"
     source: ClassVar[str] = (

@@ -10,7 +10,7 @@ from .policy import Policy, check_at_least
 
 @dataclass(frozen=True)
 class Static(Policy):
-    """Keeps the most demanded experts of a profile (profile=FILE) or of the first N steps (warmup=N); nothing ever leaves."""
+    """Keeps the most demanded experts of a profile (profile=FILE) or of N first steps (warmup=N); nothing leaves."""
 
     name: ClassVar[str] = "static"
     source: ClassVar[str] = "offline placement, as in KTransformers and MoE-Infinity"

@@ -21,11 +21,10 @@ MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is 
 class Pool:
     """The pools of all layers under one policy (scope `layer`), or the one pool of all layers (scope `global`).
 
-    policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec.
-    slots: per pool (scope global: of the whole pool); one number, or one per layer. `capacity_bytes` in its place makes a
-    pool of bytes, for rows of unequal size (`row_bytes`, one per layer).
-    lag_demand, lag_prefetch: ticks that a load takes beyond its own. max_loads: loads a tick and pool may start.
-    Raises BadPolicy for a combination that cannot be.
+    policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec. slots: per pool (scope global: of the
+    whole pool); one number, or one per layer. `capacity_bytes` in its place makes a pool of bytes, for rows of
+    unequal size (`row_bytes`, one per layer). lag_demand, lag_prefetch: ticks that a load takes beyond its own.
+    max_loads: loads a tick and pool may start. Raises BadPolicy for a combination that cannot be.
     """
 
     def __init__(
@@ -197,7 +196,7 @@ class Pool:
     # --- live calls ---
 
     def step(self, layer: int, ids: np.ndarray) -> Plan:
-        """Demand of one tick: `ids` [n_tokens, k], or [k] for one token, router rank ascending; absent entries as in a trace.
+        """Demand of one tick: `ids` [n_tokens, k], or [k] for one token, best first; absent entries as in a trace.
 
         A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
         """
@@ -214,7 +213,7 @@ class Pool:
         return self._plans[layer]
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
-        """Offers predictions for `layer` at the present step: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
+        """Offers predictions for `layer` now: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
         if predicted.dtype != self._dtype or not predicted.flags.c_contiguous:
             predicted = self._native(predicted)
         if not 0 <= layer < self.n_layers:

@@ -19,7 +19,7 @@ class Profile:
     trace_hashes: tuple[str, ...]
 
     def ranked(self, layer: int | None) -> list[int]:
-        """Keys with a count, most demanded first, ties by the lowest key; of one layer, or of all (key = layer * E + id)."""
+        """Keys with a count, most demanded first, then the lowest; of one layer, or of all (key = layer * E + id)."""
         counts = self.counts.ravel() if layer is None else self.counts[layer]
         order = np.lexsort((np.arange(counts.size), -counts))
         return [int(key) for key in order if counts[key] > 0]
@@ -39,7 +39,8 @@ def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
         raise BadPolicy(f"profile {path!r}: counts are a table of whole numbers, [n_layers][n_experts]") from error
     if counts.shape != (n_layers, n_experts):
         raise BadPolicy(
-            f"profile {path!r} has counts of shape {counts.shape}, but the trace has {n_layers} layers of {n_experts} experts"
+            f"profile {path!r} has counts of shape {counts.shape}, but the trace has "
+            f"{n_layers} layers of {n_experts} experts"
         )
     if (counts < 0).any():
         raise BadPolicy(f"profile {path!r}: a count is negative")

@@ -165,7 +165,8 @@ def _from_file(label: str) -> type[Policy]:
     module_name = f"slotwise_file_{sha256(str(path.resolve()).encode() + text).hexdigest()[:16]}"
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec and spec.loader
+        assert spec
+        assert spec.loader
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:

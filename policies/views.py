@@ -1,8 +1,8 @@
-"""The compiled side of `layout.FIELDS`: a pool is two addresses and six lengths, passed by value, and `p.heat` is an array.
+"""The compiled side of `layout.FIELDS`: a pool is passed as two addresses and six lengths, and `p.heat` is an array.
 
-Passing the arrays themselves (a named tuple of 38) was tried: 35 s to compile and 1 M ids/s, for every call copied 2 KB.
-Offsets are sums of the lengths with constant factors, so the compiler keeps them in registers. The arrays carry no reference
-count: the owner of the buffer outlives every call.
+Passing the arrays themselves (a named tuple of 38) was tried: 35 s to compile and 1 M ids/s, for every call copied 2
+KB. Offsets are sums of the lengths with constant factors, so the compiler keeps them in registers. The arrays carry
+no reference count: the owner of the buffer outlives every call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .pointers import as_int64
 
 
 class PoolType(types.Type):
-    """Compiled type of a pool: `shared` and `region` are addresses; then the lengths of its arrays, plain and padded."""
+    """Compiled type of a pool: two addresses, and the lengths of its arrays, plain and padded."""
 
     def __init__(self):
         super().__init__(name="SlotwisePool")

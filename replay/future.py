@@ -37,7 +37,7 @@ def look_back(experts, starts, first_step, sequential, upcoming, out):
 
 
 def future_of(blocks: list, n_experts: int, sequential: bool) -> tuple[list[np.ndarray], np.ndarray]:
-    """(per block: int64 like its experts, when each is demanded next; [n_layers, n_experts]: the first demand of each)."""
+    """(per block, like its experts: when each is demanded next; [n_layers, n_experts]: the first demand of each)."""
     n_layers = blocks[0].experts.shape[0] if blocks else 0
     upcoming = np.full((n_layers, n_experts), FOREVER, np.int64)
     tables = [np.full(block.experts.shape, FOREVER, np.int64) for block in blocks]

@@ -23,7 +23,7 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` stands in where a trace has none."""
+    """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` is for traces without."""
 
     policy: str = "lru"
     slots: str | int | None = None

@@ -12,8 +12,8 @@ class Result:
     """One configuration replayed.
 
     identity and options say what ran; `counters` {name: int or None}, `by_layer` {name: [n_layers]}, `by_phase`
-    {phase: {name: int}}, `by_request` {"request": [...], name: [...]}, `along` {"window_steps": int, "first_step": [...],
-    name: [...]}. Bytes are None where the row size is unknown, `pollution` without a shadow run.
+    {phase: {name: int}}, `by_request` {"request": [...], name: [...]}, `along` {"window_steps": int, "first_step":
+    [...], name: [...]}. Bytes are None where the row size is unknown, `pollution` without a shadow run.
     """
 
     identity: dict[str, Any]
@@ -62,13 +62,12 @@ class Result:
     def __repr__(self) -> str:
         c, rates = self.counters, self.rates
         size = f"{self.options['slots']} slots" if self.options["slots"] is not None else self.options["slots_asked"]
-        lines = [
-            f"{self.options['policy']} on {self.identity['trace']}: {size} of {self.identity['n_experts']} experts "
-            f"x {self.identity['n_layers']} layers, {self.options['scope']} scope, {self.options['contract']} contract, "
-            f"width {self.options['width']}",
-            f"  hit rate {_percent(rates['hit_rate'])} ({c['hits']:,} of {c['demands']:,} demands); "
-            f"{_number(rates['loads_per_token'])} loads per token, yield {_number(rates['yield'])} hits per load",
-        ]
+        options, identity = self.options, self.identity
+        what = f"{options['policy']} on {identity['trace']}: {size} of {identity['n_experts']} experts"
+        how = f"{options['scope']} scope, {options['contract']} contract, width {options['width']}"
+        hits = f"hit rate {_percent(rates['hit_rate'])} ({c['hits']:,} of {c['demands']:,} demands)"
+        loads = f"{_number(rates['loads_per_token'])} loads per token, yield {_number(rates['yield'])} hits per load"
+        lines = [f"{what} x {identity['n_layers']} layers, {how}", f"  {hits}; {loads}"]
         if c["predictions"]:
             lines.append(
                 f"  predictions {c['predictions']:,}: {c['loads_speculative']:,} loaded ({c['prefetch_hits']:,} hit, "

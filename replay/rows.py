@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,10 @@ def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
         pass
     try:
         pq.write_table(table, temporary.name, compression="zstd")
-        os.chmod(temporary.name, 0o644)
-        os.replace(temporary.name, path)
+        Path(temporary.name).chmod(0o644)
+        Path(temporary.name).replace(path)
     except BaseException:
-        os.unlink(temporary.name)
+        Path(temporary.name).unlink()
         raise
 
 

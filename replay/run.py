@@ -8,6 +8,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class _Replayer:
         self.rows_known = rows is not None
         if options.scope == "global" and self._below_token_cycle(rows):
             text = (
-                f"the global pool ({self.size.asked}) is smaller than one token cycle of {trace.n_layers} x {trace.top_k} "
+                f"the global pool ({self.size.asked}) is smaller than a token cycle, {trace.n_layers} x {trace.top_k} "
                 "rows: what a token needs pushes out what the next one needs, and lru can fall to no hits at all"
             )
             warnings.warn(text, ReplayWarning, stacklevel=4)
@@ -151,7 +152,7 @@ class _Replayer:
             self.clock = int(clocks[-1, -1])
         bits = [np.zeros(block.experts.shape, np.uint8) for _ in range(2 if self.shadow else 0)]
         cuts = [0, *turns[_CELLS - 1 :: _CELLS], block.n_steps]
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        for low, high in pairwise(cuts):
             if low == high:
                 continue
             cells = np.concatenate([[cell_of[low - 1] if low else 0], cell_of[low:high]])
@@ -167,8 +168,8 @@ class _Replayer:
             if self.shadow:
                 unused = np.zeros_like(counts)
                 self._call(
-                    self.shadow, workers, unused, block.first_step + low, block, block.starts[low : high + 1], cells - first,
-                    resets[low:high], _NO_IDS.astype(ids.dtype), 0, clocks[low:high], future, bits[1:], False,
+                    self.shadow, workers, unused, block.first_step + low, block, block.starts[low : high + 1], cells -
+                    first, resets[low:high], _NO_IDS.astype(ids.dtype), 0, clocks[low:high], future, bits[1:], False,
                 )  # fmt: skip
                 polluted = _pollution(bits, block.starts[low : high + 1], cells - first, len(counts))
             self.tally.add(counts, names[where], polluted)
@@ -192,8 +193,8 @@ class _Replayer:
             scale = self.trace.n_layers if pools.n_pools == 1 else 1
             log = np.zeros((size * scale + 2 * pools.buffer.n_keys + 8, 4), np.int32) if hashed else _NO_LOG
             written = block_of(
-                pools.buffer.address, pool, first_step, block.n_rows, starts, cells, resets, block.experts, ids, recorded,
-                min(width, recorded), self.options.horizon, clocks, future, counts, flags, log,
+                pools.buffer.address, pool, first_step, block.n_rows, starts, cells, resets, block.experts, ids,
+                recorded, min(width, recorded), self.options.horizon, clocks, future, counts, flags, log,
             )  # fmt: skip
             if hashed:
                 self.hashes[pool].update(log[:written].astype("<i4", copy=False).tobytes())

@@ -14,7 +14,7 @@ _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**
 
 @dataclass(frozen=True)
 class Size:
-    """`slots` of each pool, or `pool_bytes` of the global pool when its rows differ in size; `capacity_bytes` of all pools."""
+    """`slots` of each pool, or `pool_bytes` of a global pool of unequal rows; `capacity_bytes` of all pools."""
 
     slots: list[int]
     pool_bytes: int | None

@@ -1,4 +1,4 @@
-"""A grid of replays on all cores, into one Parquet file that can be added to: finished configurations are never lost."""
+"""A grid of replays on all cores, into one Parquet file that can be added to: nothing finished is ever lost."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def sweep(
     """Replays every trace x policy x size x width, and writes one row each to the Parquet file `out`; returns its path.
 
     slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets. `options` are the other
-    fields of `Options`. Rows that `out` holds already are kept and not replayed again. A combination that a policy refuses
-    (the bound with look-ahead, look-ahead without slots) is left out and its reason given to `skipped`.
-    Each finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
+    fields of `Options`. Rows that `out` holds already are kept and not replayed again. A combination that a policy
+    refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to `skipped`. Each
+    finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
     """
     path = Path(out)
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
@@ -82,7 +82,7 @@ def _run_all(todo, rows, part: Path, workers: int, progress: Progress | None) ->
     """Runs what is left; every finished row reaches the disk before the next is counted."""
     lock = threading.Lock()
     done = 0
-    with open(part, "a", encoding="utf-8") as journal, ThreadPoolExecutor(workers) as pool:
+    with part.open("a", encoding="utf-8") as journal, ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(_one, trace, choice): key for key, (trace, choice) in todo.items()}
         try:
             for future in as_completed(futures):

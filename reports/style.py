@@ -146,7 +146,9 @@ class Panel:
         foot = f"SIMULATED · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}" + (
             f" · {note}" if note else ""
         )
-        self.figure.text(0.1 / WIDTH, 0.06 / self.height, foot, va="bottom", fontsize=6.8, color=LIGHT["muted"])
+        self.figure.text(
+            0.1 / WIDTH, 0.06 / self.height, short(foot, 200), va="bottom", fontsize=6.8, color=LIGHT["muted"]
+        )
         png, svg = io.BytesIO(), io.StringIO()
         self.figure.savefig(
             png,

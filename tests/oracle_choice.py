@@ -87,7 +87,11 @@ class Chooser(Scribe):
             return []
         landed = [k for k in pool.rows if pool.landed(k, self.tick_number)]
         may_go = [k for k in landed if k not in forbidden and not pool.rows[k].fixed]
-        return sorted(may_go, key=lambda k: (rules.priority(self.policy, self.history, self.future, self.moment, k), k))
+
+        def priority(k):
+            return rules.priority(self.policy, self.history, self.future, self.moment, k, self.sequential), k
+
+        return sorted(may_go, key=priority)
 
     def optimum(self, pool, demand):
         """What `opt` keeps after this tick: of residents and demand those demanded again soonest."""

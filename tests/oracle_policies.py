@@ -64,8 +64,8 @@ def next_demand(future, key, moment):
     return next((m for m in future.get(key, ()) if m > moment), NEVER)
 
 
-def priority(policy, history, future, moment, key):
-    """What is compared between residents: the lowest leaves first."""
+def priority(policy, history, future, moment, key, one_by_one):
+    """What is compared between residents: the lowest leaves first. `one_by_one`: lookups of a tick have an order."""
     name = policy["name"]
     if name == "lru":
         return (history.touch.get(key, 0),)
@@ -79,7 +79,6 @@ def priority(policy, history, future, moment, key):
         return (mix(policy["params"].get("seed", 0), history.now, key),)
     if name == "belady":
         tick, i = next_demand(future, key, moment)
-        one_by_one = moment[1] != math.inf
         return (-tick, -i) if one_by_one else (-tick,)
     raise ValueError(f"{name} ranks nobody")
 

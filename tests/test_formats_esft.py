@@ -56,7 +56,7 @@ def test_top_k_and_the_number_of_experts_are_guessed_with_a_warning(tmp_path):
         ({"_7": SEVEN, "_07": SEVEN}, "layer 7 again, after"),
     ],
 )  # fmt: skip
-@pytest.mark.filterwarnings("ignore::slotwise.traces.TraceWarning")
+@pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")
 def test_a_file_that_breaks_a_rule_is_refused_in_one_line(tmp_path, texts, words):
     with pytest.raises(BadTrace) as refused:
         open_trace(written(tmp_path, **texts), n_experts=6)

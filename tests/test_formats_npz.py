@@ -187,7 +187,7 @@ def test_a_zip_that_claims_a_size_it_cannot_hold_is_not_believed(tmp_path):
         ({"experts": IDS, "row_bytes": [-1]}, "row_bytes=-1"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::slotwise.traces.TraceWarning")
+@pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")
 def test_an_npz_that_breaks_a_rule_is_refused_in_one_line(tmp_path, members, words):
     path = saved(tmp_path / "t.npz", **members)
     if words:

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from oracle_case import with_profiles
 from oracle_chance import NAMES, cases, options, policies
 
+pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+
 EVERYWHERE = """
     demands = hits + misses
     hits = hits_demand + prefetch_hits

@@ -11,6 +11,8 @@ from oracle_chance import NAMES, cases, policies
 
 import slotwise
 
+pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+
 SETS = [s for n in (1, 2, 3) for s in itertools.combinations(range(3), n)]  # every demand of three experts
 
 

@@ -6,6 +6,8 @@ from oracle_case import case
 
 import slotwise
 
+pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+
 
 @pytest.fixture(params=["law", "replay"])
 def counters(request):

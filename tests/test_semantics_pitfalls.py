@@ -7,6 +7,8 @@ from oracle_case import case, with_profiles
 
 import slotwise
 
+pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+
 
 @pytest.fixture(params=["law", "replay"])
 def replayed(request, tmp_path):

@@ -8,6 +8,8 @@ from oracle_chance import NAMES, cases, options, policies
 from oracle_counts import NAMES as COUNTERS
 from oracles import pollution
 
+pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+
 STATES = ("residents", "in_flight")  # of the end of a run: no event of a step
 
 

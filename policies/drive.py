@@ -1,4 +1,5 @@
 """The ways into the kernel: one call of a live engine, and whole blocks of a trace. Part of its template."""
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """One tick of demand, in the three ways there are: judged at once, one expert after the other, or streamed past."""
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """What comes and goes: rows loaded from the start, by demand and by prediction, and what is due before."""
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ KEEPS_ORDER and PLANS_TICKS.
 Every function takes `p`, one pool; `n`, a pointer to the present cell's counters [layer, counter]; and `at`, the
 moment. Keys are expert ids in a layer pool and layer * n_experts + expert in the global pool.
 """
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

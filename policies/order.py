@@ -1,4 +1,5 @@
 """A list of keys from oldest to newest, as links inside the pool's buffer: constant time in place of a scan."""
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from numba import njit
 

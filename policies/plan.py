@@ -47,7 +47,8 @@ class Plan:
         """The same plan, kept after the pool's next call."""
         head = np.zeros_like(self._head)
         head[P.n_records] = len(self)
-        return Plan(head, *(a.copy() for a in self.arrays()), self.layer, self._n_experts, self._wide)
+        verb, key, place = (a.copy() for a in self.arrays())
+        return Plan(head, verb, key, place, self.layer, self._n_experts, self._wide)
 
     def decisions(self) -> list[tuple[str, int, int, int]]:
         """(verb, layer, expert, slot) of every decision, in order."""

@@ -164,10 +164,11 @@ class Pool:
 
     @cached_property
     def _plans(self) -> list[Plan]:
-        names = ("head", "verb", "key", "place")
-        views = [[self.buffer.field(pool, name) for name in names] for pool in range(self.n_pools)]
-        last = self.n_pools - 1
-        return [Plan(*views[min(layer, last)], layer, self.n_experts, self._wide) for layer in range(self.n_layers)]
+        return [self._plan_of(layer) for layer in range(self.n_layers)]
+
+    def _plan_of(self, layer: int) -> Plan:
+        view = lambda name: self.buffer.field(0 if self._wide else layer, name)  # noqa: E731
+        return Plan(view("head"), view("verb"), view("key"), view("place"), layer, self.n_experts, self._wide)
 
     @staticmethod
     def check(policy, *, contract, overflow, prefill, width, lag, max_loads, in_bytes, slots) -> None:
@@ -251,6 +252,11 @@ class Pool:
     def n_pools(self) -> int:
         """Pools: one, or one per layer."""
         return 1 if self._wide else self.n_layers
+
+    @property
+    def counters_shape(self) -> tuple[int, int]:
+        """(layers, counters) of one counter cell."""
+        return self.n_layers, len(COUNTERS)
 
     @property
     def counters(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ Passing the arrays themselves (a named tuple of 38) was tried: 35 s to compile a
 KB. Offsets are sums of the lengths with constant factors, so the compiler keeps them in registers. The arrays carry
 no reference count: the owner of the buffer outlives every call.
 """
+# pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

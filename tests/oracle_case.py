@@ -73,9 +73,9 @@ class Case:
         }
         return engine(steps, **how, **options).run()
 
-    def by_replay(self, policy, *, group_rows=None, verify=None, **options):
+    def by_replay(self, policy, *, group_rows=None, verify=None, plan_hash=True, **options):
         trace = self.trace(group_rows=group_rows)
-        return slotwise.replay(trace, spelled(described(policy)), plan_hash=True, **options, **verify or {})
+        return slotwise.replay(trace, spelled(described(policy)), plan_hash=plan_hash, **options, **verify or {})
 
 
 def granted(vram, row_bytes, scope):

@@ -57,6 +57,28 @@ def cases(draw, *, one_row=False, top_k=3, max_steps=14) -> Case:
     return Case(n_experts, experts, request, step, phase, predicted, row_bytes)
 
 
+@st.composite
+def large_cases(draw) -> Case:
+    """Two layers of many experts, eight a row, in steps of one to three rows: what the fast paths were made for."""
+    n_experts = draw(st.sampled_from([9, 31, 64, 130, 300]))
+    rng = random.Random(draw(st.integers(0, 2**32 - 1)))
+    k = rng.choice([1, 2, 8])
+    step = sorted(now for now in range(60) for _ in range(rng.choice([1, 1, 1, 2, 3])))
+    request, phase = [now // 20 for now in step], [int(now % 20 > 2) for now in step]
+    spread = rng.choice([0.7, 2.0, 5.0])
+
+    def skewed(n):
+        """Distinct ids, the low ones more often."""
+        ids = {}
+        while len(ids) < n:
+            ids[int(n_experts * rng.random() ** spread)] = None
+        return list(ids)
+
+    experts = [[skewed(k) for _ in step] for _ in range(2)]
+    guesses = [[rng.choice([row[0], *skewed(2)]) for _ in range(4)] for row in experts[1]]
+    return Case(n_experts, experts, request, step, phase, {1: [[[-1] * 4 for _ in step], guesses]}, (64, 64))
+
+
 def tables(rng, shape):
     return [[rng.choice([0, 0, 1, 2, 5, 9]) for _ in range(shape.n_experts)] for _ in range(shape.n_layers)]
 

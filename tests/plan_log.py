@@ -57,14 +57,14 @@ def replayed(trace, policy, slots, *, variant=None, general=False, log=True, **o
     options = Options(policy=policy, slots=slots, plan_hash=log, **options).spelt()
     run = _Replayer(trace, trace, options)
     if variant:
-        run.pool = options.pool(trace, run.size, record=log, look=options.width > 0, **variant)
+        run.lane.pool = options.pool(trace, run.size, record=log, look=options.width > 0, **variant)
     if general:
-        assert run.lists, "nothing to keep out: this run takes the general kernel anyway"
-        run.lists = []
-    run.hashes = [_Log() for _ in run.hashes]
-    for block, future in run.blocks():
-        run.advance(block, future, None)
-    return run.result(0.0), [np.frombuffer(h.bytes, "<i4").reshape(-1, 4) for h in run.hashes]
+        assert run.lane.lists, "nothing to keep out: this run takes the general kernel anyway"
+        run.lane.lists = []
+    run.lane._hashes = logs = [_Log() for _ in range(run.lane.pool.n_pools)]
+    for piece in run.pieces():
+        run.advance(piece, None)
+    return run.result(0.0), [np.frombuffer(h.bytes, "<i4").reshape(-1, 4) for h in logs]
 
 
 def logged_ticks(rows, layer, n_steps):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from oracle_case import with_profiles
 from oracle_chance import NAMES, cases, options, policies
 
-pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
 EVERYWHERE = """
     demands = hits + misses

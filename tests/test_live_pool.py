@@ -13,7 +13,7 @@ from oracle_counts import NAMES as COUNTERS
 
 import slotwise
 
-pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
 VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool

@@ -7,7 +7,7 @@ from oracle_case import case, with_profiles
 
 import slotwise
 
-pytestmark = pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")  # tiny traces look suspicious
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
 
 @pytest.fixture(params=["law", "replay"])

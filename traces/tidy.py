@@ -44,3 +44,10 @@ def _lines(block: Block) -> polars.DataFrame:
     phase = pl.when(pl.col("phase") == 0).then(pl.lit("prefill")).otherwise(pl.lit("decode"))
     named = phase.cast(pl.Enum(["prefill", "decode"])).alias("phase")
     return pl.DataFrame(lines).filter(pl.Series(there)).with_columns(named)
+
+
+def frame(columns: dict[str, list]) -> polars.DataFrame:
+    """A polars frame of plain columns, for results that are not traces."""
+    import polars as pl
+
+    return pl.DataFrame(columns)

@@ -3,9 +3,9 @@
     python benchmarks/live_calls.py [--tokens 2000] [--keep]
 
 One token at a time: step(layer, 8 ids), then prefetch(next layer, 8 predictions), from ready arrays of the pool's own
-type, as an engine calls them. Medians over all decode steps and layers of the sample (E = 128, 32 slots, uint8), with the
-clock's own cost taken off; beside them a synthetic trace with E = 512 and 256 slots (uint16). Targets at E = 128: 1 us a
-step, 2 us a prefetch.
+type, as an engine calls them. Medians over the decode steps and layers of the sample (E = 128, 32 slots, uint8), with
+the clock's own cost taken off; beside them a synthetic trace with E = 512 and 256 slots (uint16). Targets at E = 128:
+1 us a step, 2 us a prefetch.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def calls_of(trace: Trace, most: int) -> list[tuple[list[np.ndarray], list[np.nd
     """Of each decode step of one token: the ids of every layer, and the 8 best predictions for every layer."""
     steps = []
     for block in trace.blocks(predicted=True):
+        assert block.predicted is not None
         for row in block.starts[np.flatnonzero((np.diff(block.starts) == 1) & (block.phase == 1))]:
             ids, ahead = block.experts[:, row], block.predicted[:, row, :8]
             steps.append(([np.array(each) for each in ids], [np.array(each) for each in ahead]))
@@ -81,7 +82,7 @@ def rows(asked):
     traces = [(slotwise.open_trace("sample"), 32), (wide, 256)]
     ready = [(trace, slots, calls_of(trace, tokens)) for trace, slots in traces]
     clock_ns = cost_of_the_clock()
-    for policy in ranked_policies():
+    for policy in ("lru", "lfru+guard") if asked.tiny else ranked_policies():
         for trace, slots, calls in ready:
             yield measure(policy, trace, slots, calls, clock_ns)
 

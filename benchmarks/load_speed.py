@@ -2,10 +2,10 @@
 
     python benchmarks/load_speed.py [--tokens 100000] [--layers 48] [--runs 5] [--keep]
 
-Ours: open_trace(file), then every block, checked and laid out [layer, token, k]. Arrow: pyarrow reads the same columns of
-the same row groups and nobody looks at them; it uses all cores in both. A synthetic trace, its file in the page cache;
-medians of runs that take turns, in millions of routed ids per second. Target: 500. `with width` adds 8 predictions per
-token and layer, which count as ids there.
+Ours: open_trace(file), then every block, checked and laid out [layer, token, k]. Arrow: pyarrow reads the same columns
+of the same row groups, and nobody looks at them. A synthetic trace, its file in the page cache; medians of runs that
+take turns, in millions of routed ids per second. Target: 500. `with width` adds 8 predictions per token and layer,
+which count as ids there.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ PEER_HASHPOWER = (
 def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Iterable[dict]], **options) -> list[dict]:
     """The command line that every benchmark has: prints the machine, then each row of `rows(asked)` as a line of JSON.
 
-    options: default values of further options (`--peer-layers 4` is `peer_layers=4`), or, for an argument, what argparse
-    should know of it. `--tiny` shows in seconds that it works, on sizes that say nothing about speed. `--keep` writes
-    benchmarks/results/NAME-DATE.json. Returns the rows.
+    options: default values of further options (`--peer-layers 4` is `peer_layers=4`), or, for an argument, what
+    argparse should know of it. `--tiny` shows in seconds that it works, on sizes that say nothing about speed.
+    `--keep` writes benchmarks/results/NAME-DATE.json. Returns the rows.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option, value in options.items():
@@ -91,14 +91,14 @@ def write_oracle_general(objects: np.ndarray, path: Path) -> None:
 
 def peer_reader(path: Path):
     """libCacheSim's reader of such a file, which it maps into memory."""
-    import libcachesim as lcs
+    import libcachesim as lcs  # pyright: ignore[reportMissingImports] - the extra `bench`
 
     return lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, lcs.ReaderInitParam(ignore_obj_size=True))
 
 
 def peer_misses(kind: str, reader, slots: int) -> int:
     """Misses of libCacheSim's cache `kind` ("LRU", "LFU", "Belady"), which it prints as a share of the lookups."""
-    import libcachesim as lcs
+    import libcachesim as lcs  # pyright: ignore[reportMissingImports] - the extra `bench`
 
     cache = getattr(lcs, kind)(slots, hashpower=PEER_HASHPOWER)
     missed = cache.process_trace(reader)[0]

@@ -2,10 +2,10 @@
 
     python benchmarks/startup.py [--runs 5] [--cold-runs 2] [--keep]
 
-Wall and CPU seconds (user + system, all threads) of a process of its own, median of runs. Warm: the machine code of every
-kernel lies in the caches. Cold: both caches are new empty folders, SLOTWISE_CACHE_DIR of the generated kernels and
-NUMBA_CACHE_DIR, without which numba would find what it keeps beside the sources; Python's own .pyc files stay. Targets: help
-0.3 s of CPU; `replay sample` 1.5 s warm, 6 s cold; `compare sample` 20 s warm on two cores (cold: printed).
+Wall and CPU seconds (user + system, all threads) of a process of its own, median of runs. Warm: the machine code of
+every kernel lies in the caches. Cold: both caches are new empty folders, SLOTWISE_CACHE_DIR of the generated kernels and
+NUMBA_CACHE_DIR, without which numba would find what it keeps beside the sources; Python's own .pyc files stay. Targets:
+help 0.3 s of CPU; `replay sample` 1.5 s warm, 6 s cold; `compare sample` 20 s warm on two cores (cold: printed).
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def timed(words: list[str], env: dict[str, str], folder: str) -> tuple[float, fl
     )
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
     if status:
-        raise SystemExit(f"slotwise {' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+        raise SystemExit(f"slotwise {' '.join(words)} ended with {process.returncode}")
     return wall, used.ru_utime + used.ru_stime
 
 

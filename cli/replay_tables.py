@@ -3,12 +3,13 @@
 import math
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 
 def print_result(result) -> None:
     """A summary, the counters that are not zero by phase, the rates, and the options that differ from the defaults."""
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console(highlight=False)
     click.echo(repr(result))
     table = Table(title="Counters (SIMULATED)", title_justify="left")

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .checks import check_choice, check_together, slots_of_each_pool
 from .compiled import kernel
-from .errors import BadPolicy, Refused
+from .errors import BadPolicy
 from .layout import COUNTERS, FOREVER, NONE, SHARED, Buffer
 from .plan import Plan
 from .profile import Profile, read_profile
@@ -45,16 +46,19 @@ class Pool:
         width: int | None = None,
         capacity_bytes: int | None = None,
         row_bytes: Sequence[int] | None = None,
+        future: bool = False,
         record: bool = True,
         look: bool = True,
         full: bool = False,
         plain: bool = False,
     ):
         self.spec = spec = parse_policy(policy)
-        _choice("scope", scope, ("layer", "global"))
-        _choice("contract", contract, ("event", "sequential"))
-        _choice("overflow", overflow, ("bypass", "exceed"))
-        _choice("prefill", prefill, ("cached", "stream"))
+        if spec.policy.needs_future and not future:
+            raise BadPolicy(f"{spec} needs to know the future: it can only be replayed, from a trace")
+        check_choice("scope", scope, ("layer", "global"))
+        check_choice("contract", contract, ("event", "sequential"))
+        check_choice("overflow", overflow, ("bypass", "exceed"))
+        check_choice("prefill", prefill, ("cached", "stream"))
         for name, value in (("lag_demand", lag_demand), ("lag_prefetch", lag_prefetch), ("max_loads", max_loads or 0)):
             if value < 0:
                 raise BadPolicy(f"{name}={value}: it counts ticks or loads and cannot be negative")
@@ -65,13 +69,13 @@ class Pool:
         in_bytes = capacity_bytes is not None
         n_pools = 1 if self._wide else n_layers
         keys = n_experts * (n_layers if self._wide else 1)
-        self.slots = _slots_of_each_pool(slots, n_pools, keys)
+        self.slots = slots_of_each_pool(slots, n_pools, keys)
         self.capacity_bytes = capacity_bytes
         if in_bytes and (row_bytes is None or capacity_bytes < 0):
             raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes, and cannot be negative")
         exceed = overflow == "exceed"
         lag = lag_demand or lag_prefetch
-        self.check(
+        check_together(
             spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag=lag, max_loads=max_loads,
             in_bytes=in_bytes, slots=self.slots,
         )  # fmt: skip
@@ -169,30 +173,6 @@ class Pool:
     def _plan_of(self, layer: int) -> Plan:
         view = lambda name: self.buffer.field(0 if self._wide else layer, name)  # noqa: E731
         return Plan(view("head"), view("verb"), view("key"), view("place"), layer, self.n_experts, self._wide)
-
-    @staticmethod
-    def check(policy, *, contract, overflow, prefill, width, lag, max_loads, in_bytes, slots) -> None:
-        """Raises Refused, with the reason, for combinations that mean nothing."""
-        spec = parse_policy(policy)
-        if width and not in_bytes and max(slots) == 0:
-            raise Refused(f"width {width} with 0 slots: predictions have nowhere to go; give slots, or width 0")
-        if spec.policy.name == "static" and overflow == "exceed":
-            raise Refused("static with overflow exceed: nothing ever leaves a static pool, so it could not be trimmed")
-        if not spec.policy.bound:
-            return
-        reasons = {
-            "a guard, a gate or pins": spec.guard or spec.gate or spec.pin,
-            "width > 0 (draw the oracle predictor beside it)": width,
-            "the sequential contract": contract == "sequential",
-            "overflow exceed": overflow == "exceed",
-            "lag": lag,
-            "max_loads": max_loads is not None,
-            "prefill stream": prefill == "stream",
-            "rows of unequal size": in_bytes,
-        }
-        for what, present in reasons.items():
-            if present:
-                raise Refused(f"{spec} bounds runs without prefetch, in slots, tick by tick; it does not cover {what}")
 
     # --- live calls ---
 
@@ -292,17 +272,3 @@ class Pool:
         return (
             f"Pool({str(self.spec)!r}, {self.n_layers} layers x {self.n_experts} experts, {self.scope} scope, {size})"
         )
-
-
-def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise BadPolicy(f"{name} is {' or '.join(known)}, not {value!r}")
-
-
-def _slots_of_each_pool(slots: int | Sequence[int], n_pools: int, keys: int) -> list[int]:
-    each = [slots] * n_pools if isinstance(slots, (int, np.integer)) else list(slots)
-    if len(each) != n_pools:
-        raise BadPolicy(f"{len(each)} slot counts for {n_pools} pools")
-    if any(s < 0 for s in each):
-        raise BadPolicy(f"slots={min(each)}: a pool cannot have fewer than 0 slots")
-    return [min(int(s), keys) for s in each]

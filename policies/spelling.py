@@ -28,6 +28,12 @@ class PolicySpec:
     gate: Gate | None = None
     pin: Pin | None = None
 
+    def files_sha256(self) -> str | None:
+        """What the files named in the spelling hold (a policy of one's own, profiles): None if there are none."""
+        names = [self.label.rpartition(":")[0]] if ".py:" in self.label else []
+        names += [part.profile for part in (self.policy, self.pin) if getattr(part, "profile", "")]
+        return sha256(b"\0".join(Path(name).read_bytes() for name in names)).hexdigest() if names else None
+
     def __str__(self) -> str:
         parts = [_spelt(self.label, self.policy.settings())]
         parts += [_spelt(m.name, settings(m)) for m in (self.guard, self.gate, self.pin) if m]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from slotwise.policies import Pool, parse_call, parse_policy
+from slotwise.policies.checks import check_together
 
 from .errors import BadOption
 from .sizes import Size, resolve
@@ -94,13 +95,18 @@ class Options:
             name: getattr(self, name)
             for name in "contract scope lag_demand lag_prefetch max_loads overflow prefill batch_gate width".split()
         }
-        arguments |= {"slots": size.slots, "capacity_bytes": size.pool_bytes, "row_bytes": self.rows_of(trace)}
+        arguments |= {
+            "future": True,
+            "slots": size.slots,
+            "capacity_bytes": size.pool_bytes,
+            "row_bytes": self.rows_of(trace),
+        }
         return Pool(self.policy, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
 
     def check(self, trace, size: Size) -> None:
         """Raises BadPolicy (Refused where the parts are right but not together) without opening pools."""
-        Pool.check(
-            self.policy, contract=self.contract, overflow=self.overflow, prefill=self.prefill, width=self.width,
+        check_together(
+            parse_policy(self.policy), contract=self.contract, overflow=self.overflow, prefill=self.prefill, width=self.width,
             lag=self.lag_demand or self.lag_prefetch, max_loads=self.max_loads, in_bytes=size.pool_bytes is not None,
             slots=size.slots,
         )  # fmt: skip
@@ -117,4 +123,5 @@ class Options:
                 out["capacity_bytes"] = size.capacity_bytes
             elif field.name not in ("vram", "pollution", "plan_hash", "window"):
                 out[field.name] = getattr(self, field.name)
+        out["files_sha256"] = parse_policy(self.policy).files_sha256()
         return out

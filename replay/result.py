@@ -78,24 +78,21 @@ class Result:
 
 
 def rates_of(c: dict[str, Any], n_tokens: int) -> dict[str, float]:
-    """Rates from counts: hit_rate = hits / demands; yield = hits / fills; used_rate = (prefetch_hits + used_late) /
-    loads_speculative; loads and bytes per token over the tokens counted."""
-    loads = c["fills"] - c["loads_initial"]
-    used = c["prefetch_hits"] + c["used_late"]
+    """Rates from counts: hit_rate = hits / demands, yield = hits / fills, loads per token = fills / tokens, used and
+    wasted of the speculative loads, compulsory of the misses, redundant and dropped of the predictions."""
+    dropped = c["dropped_guard"] + c["dropped_no_victim"] + c["dropped_throttle"] + c["failed_prediction"]
     return {
         "hit_rate": _ratio(c["hits"], c["demands"]),
         "prefetch_hit_rate": _ratio(c["prefetch_hits"], c["demands"]),
-        "compulsory_rate": _ratio(c["compulsory"], c["demands"]),
+        "compulsory_share": _ratio(c["compulsory"], c["misses"]),
         "yield": _ratio(c["hits"], c["fills"]),
-        "used_rate": _ratio(used, c["loads_speculative"]),
-        "wasted_rate": _ratio(c["wasted"], c["loads_speculative"]),
-        "dropped_rate": _ratio(
-            c["dropped_guard"] + c["dropped_no_victim"] + c["dropped_throttle"],
-            c["predictions"] - c["invalid"] - c["redundant"],
-        ),
-        "loads_per_token": _ratio(loads, n_tokens),
+        "used_share": _ratio(c["prefetch_hits"] + c["used_late"], c["loads_speculative"]),
+        "wasted_share": _ratio(c["wasted"], c["loads_speculative"]),
+        "redundant_share": _ratio(c["redundant"], c["predictions"]),
+        "dropped_share": _ratio(dropped, c["predictions"]),
         "misses_per_token": _ratio(c["misses"], n_tokens),
-        "bytes_moved_per_token": math.nan if c["bytes_moved"] is None else _ratio(c["bytes_moved"], n_tokens),
+        "loads_per_token": _ratio(c["fills"], n_tokens),
+        "bytes_per_token": math.nan if c["bytes_moved"] is None else _ratio(c["bytes_moved"], n_tokens),
     }
 
 

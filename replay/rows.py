@@ -16,7 +16,16 @@ VERSION = b"1"
 _OPTIONS = [
     name for name in Options.__dataclass_fields__ if name not in ("slots", "vram", "pollution", "plan_hash", "window")
 ]
-_KEYED = ("trace", "trace_sha256", *_OPTIONS, "slots", "slots_asked", "slots_by_layer", "capacity_bytes")
+_KEYED = (
+    "trace",
+    "trace_sha256",
+    "files_sha256",
+    *_OPTIONS,
+    "slots",
+    "slots_asked",
+    "slots_by_layer",
+    "capacity_bytes",
+)
 
 
 def option_key(row: dict[str, Any], *, window=None, pollution=None, hashed=None) -> str:
@@ -39,7 +48,13 @@ def schema():
     identity += [(n, whole) for n in "n_layers n_experts top_k n_tokens n_steps n_requests n_tokens_counted".split()]
     kinds = {"accept": real, "policy": text, "predictor": text, **dict.fromkeys(CHOICES, text)}
     options = [(name, kinds.get(name, whole)) for name in _OPTIONS]
-    options += [("slots", whole), ("slots_asked", text), ("slots_by_layer", pa.list_(whole)), ("capacity_bytes", whole)]
+    options += [
+        ("files_sha256", text),
+        ("slots", whole),
+        ("slots_asked", text),
+        ("slots_by_layer", pa.list_(whole)),
+        ("capacity_bytes", whole),
+    ]
     tail = [("token_cycle_bytes", whole), ("plan_sha256", text), ("seconds", real)]
     nested = [
         ("by_layer", pa.struct(lists)),

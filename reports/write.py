@@ -17,7 +17,7 @@ from .errors import BadResult
 from .rows import NESTED, read_rows
 from .sections import sections
 
-MARK, PAGE = "report.json", "report.html"
+MARK, PAGE, FIGURES = "report.json", "report.html", "figures"
 SPLITS = dict(zip(("layers.csv", "phases.csv", "requests.csv", "windows.csv"), NESTED, strict=True))
 
 
@@ -54,14 +54,14 @@ def write_report(
         say(f"drawing {section.title}")
         pictures = figures(section, f"{i + 1}-" if len(parts) > 1 else "")
         chapters.append(page.chapter(section, f"section-{i + 1}", pictures))
-        texts |= {f"figures/{picture.name}.png": picture.png for some in pictures.values() for picture in some}
+        texts |= {f"{FIGURES}/{picture.name}.png": picture.png for some in pictures.values() for picture in some}
     say("writing")
     texts["report.md"] = page.markdown(chapters)
     texts["configurations.csv"] = _csv(records.configuration_records(rows))
     texts["winners.csv"] = _csv(record for one in chapters for record in one.records)
     texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
     names = [PAGE, *sorted(texts), MARK]
-    texts[PAGE] = page.html(chapters, [name for name in sorted(texts) if "/" not in name] + ["figures/"])
+    texts[PAGE] = page.html(chapters, [name for name in sorted(texts) if "/" not in name] + [f"{FIGURES}/"])
     texts[MARK] = json.dumps(_summary(chapters, names), indent=1, ensure_ascii=False, allow_nan=False)
     _place(out_dir, {name: texts[name] for name in names}, stale)
     return [out_dir / name for name in names]
@@ -80,11 +80,15 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
         raise BadResult(f"{out_dir}: is a file, not a folder; name a folder that is new, empty or holds a report")
     ours = _earlier(out_dir / MARK)
     inputs = {Path(path).resolve() for path in results}
-    present = {path.relative_to(out_dir).as_posix(): path for path in out_dir.rglob("*") if not path.is_dir()}
+    top = [
+        path for path in out_dir.iterdir() if path.name != FIGURES or not path.is_dir()
+    ]  # no deeper: it may be a home
+    inside = (out_dir / FIGURES).iterdir() if (out_dir / FIGURES).is_dir() else []
+    present = {path.relative_to(out_dir).as_posix(): path for path in [*top, *inside]}
     strangers = sorted(name for name, path in present.items() if name not in ours and path.resolve() not in inputs)
     if strangers and not force:
         raise BadResult(
-            f"{out_dir}: holds {strangers[0]!r}{f' and {len(strangers) - 1} more files' if len(strangers) > 1 else ''} "
+            f"{out_dir}: holds {strangers[0]!r}{f' and {len(strangers) - 1} more' if len(strangers) > 1 else ''} "
             "that no report wrote; name another folder, or add the report with --force (nothing of yours is removed)"
         )
     return ours & set(present)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -124,3 +126,13 @@ def _begin(question: dict[str, Any], ours: list[Path]) -> None:
         part.unlink(missing_ok=True)
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(text)  # cut short, it is another question: the worst that follows is a sweep from the start
+
+
+class _Callable(ModuleType):
+    """A file that can be called, since its name is also that of the function users want: `slotwise.compare(...)`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Path]:
+        return compare(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -79,11 +79,11 @@ def logged_ticks(rows, layer, n_steps):
         yield Tick(now, layer, False, moves[ahead:])
 
 
-def judge(case, ticks, *, slots, wide=False, width=0, lag_demand=0, lag_prefetch=0, pinned=()):
+def judge(case, ticks, *, slots, wide=False, width=0, lag_demand=0, lag_prefetch=0, pinned=(), bound=False):
     """Asserts what every plan must honour, whatever the policy: it is about slots and time, not about preferences.
 
-    Pools of equal size, `slots` each (`wide`: one for all layers); `pinned` are (layer, expert). Returns what is there
-    at the end, as {(layer, expert): the tick it landed at}.
+    Pools of equal size, `slots` each (`wide`: one for all layers); `pinned` are (layer, expert). A `bound` chooses what
+    to keep after each tick, so what it hit may leave in it. Returns {(layer, expert): when it landed} at the end.
     """
     land, banned, before = {}, set(), None
     for tick in ticks:
@@ -97,6 +97,7 @@ def judge(case, ticks, *, slots, wide=False, width=0, lag_demand=0, lag_prefetch
             rows = [[e for e in row[:width] if 0 <= e < case.n_experts] for row in case.predicted[1][layer][first:last]]
         else:
             rows = [row or [] for row in case.experts[layer][first:last]]
+        hits = []
         met = [(layer, e) for e in dict.fromkeys(itertools.chain(*rows))]
         banned |= set(met)
         initial = [move for move in tick.moves if move[0] == "load_initial"]
@@ -110,7 +111,7 @@ def judge(case, ticks, *, slots, wide=False, width=0, lag_demand=0, lag_prefetch
             key = tuple(key)
             if verb == "evict":
                 assert key in land, "only a resident leaves"
-                assert key not in banned, "never a member of the demand, nor what is being considered"
+                assert key not in banned or (bound and key in hits), "never a member of the demand, nor what is being considered"
                 assert key not in pinned, "never a pinned one"
                 assert land[key] <= time, "never one in flight"
                 del land[key]

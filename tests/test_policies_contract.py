@@ -96,7 +96,7 @@ def test_plans_that_know_the_future_honour_the_same(policy, data):
     slots = data.draw(st.integers(1, case.n_experts))
     _, logs = replayed(case.trace(), policy, slots, width=width)
     for layer, rows in enumerate(logs):
-        judge(case, logged_ticks(rows, layer, len(case.starts) - 1), slots=slots, width=width)
+        judge(case, logged_ticks(rows, layer, len(case.starts) - 1), slots=slots, width=width, bound=KINDS[policy].bound)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

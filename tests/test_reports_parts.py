@@ -73,6 +73,7 @@ GRIDS = {
     "one size": make_grid(slots=(4,), widths=(0, 2)),
     "no bound": make_grid(("lru", "lfru")),
     "only the bound's kin and one": make_grid(("opt", "belady", "fifo")),
+    "the bound alone": make_grid(("opt",)),
     "no width 0": make_grid(("lru", "lfru"), widths=(2, 4)),
     "four widths": make_grid(widths=(0, 1, 2, 4)),
     "twelve policies, twenty sizes": make_grid(TWELVE, range(1, 21), n_experts=20),
@@ -219,6 +220,13 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path):
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
     out, _ = report(tmp_path, GRIDS["one policy, one size"], force=True)
     assert (out / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_folder_inside_says_that_the_outer_one_is_somebody_elses(tmp_path):
+    (tmp_path / "out/figures").mkdir(parents=True)
+    (tmp_path / "out/notes").mkdir()
+    with pytest.raises(BadResult, match="holds 'notes' that no report wrote"):
+        report(tmp_path, GRIDS["one policy, one size"])
 
 
 def test_a_mark_with_foreign_names_removes_nothing_outside(tmp_path):

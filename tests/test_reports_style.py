@@ -85,6 +85,11 @@ def test_long_names_are_cut_in_the_middle():
     )
 
 
+def test_letters_that_the_font_lacks_are_marked_and_not_warned_about():
+    assert short("tab\there, line\nthere, 専門家") == "tab\ufffdhere, line\ufffdthere, \ufffd\ufffd\ufffd"
+    assert short("größer ≥ 25 %") == "größer ≥ 25 %"
+
+
 def test_an_inline_figure_names_nothing_outside_and_takes_its_colours_from_the_page():
     raw = """<?xml version="1.0"?><!DOCTYPE svg SYSTEM "http://www.w3.org/x.dtd">
     <svg xmlns:xlink="http://www.w3.org/1999/xlink" width="10pt" height="20pt" viewBox="0 0 10 20" xmlns="http://www.w3.org/2000/svg">

@@ -1,0 +1,54 @@
+"""The benchmarks run: tiny, and every figure is there. Times are never asserted, they belong to the machine."""
+
+import json
+import sys
+
+import pytest
+from conftest import ROOT, python, run
+
+import slotwise
+
+SPEED = ("live_calls", "load_speed", "startup", "memory", "replay_speed")
+PEERLESS = {"replay_speed": "measures against libCacheSim"}  # the benchmarks that need the extra `bench`
+
+
+def bench(name, *words, code=0):
+    """The rows that a benchmark prints, the first being the machine."""
+    printed = run(sys.executable, ROOT / "benchmarks" / f"{name}.py", *words, "--tiny", code=code).stdout
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("name", SPEED)
+def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
+    if name in PEERLESS:
+        pytest.importorskip("libcachesim", reason=f"{name} {PEERLESS[name]}: pip install '.[bench]'")
+    machine, *rows = bench(name)
+    assert machine["machine"]["cores"] >= 1
+    assert rows
+    for row in rows:
+        figures = {key: value for key, value in row.items() if isinstance(value, float) or key.endswith(", ns")}
+        assert figures
+        assert all(value > 0 for value in figures.values()), row
+
+
+def test_live_calls_covers_every_policy_that_can_run_live():
+    policies = python(
+        f"import sys; sys.path[0] = {str(ROOT / 'benchmarks')!r}; import live_calls as l; print(*l.ranked_policies())"
+    )
+    live = {row["name"] for row in slotwise.list_policies() if not row["needs_future"] and row["name"][0] != "+"}
+    assert live - set(policies.split()) == {"static"}
+
+
+def test_the_published_table_is_held_against_ours_row_by_row(shared):
+    rows = bench("bigmoeonedge", shared / "traces" / "bigmoeonedge")[1:]
+    assert len(rows) == 6
+    assert all(row["equal"] == 3 for row in rows)
+
+
+def test_a_published_figure_that_differs_is_an_error(shared, tmp_path):
+    folder = shared / "traces" / "bigmoeonedge"
+    table = (folder / "gemma-curve.csv").read_text().replace("27.443", "27.444", 1)
+    (tmp_path / "gemma-curve.csv").write_text(table)
+    (tmp_path / "gemma.route.csv").symlink_to(folder / "gemma.route.csv")
+    rows = bench("bigmoeonedge", tmp_path, code=1)[1:]
+    assert [row["equal"] for row in rows] == [2, 3, 3]

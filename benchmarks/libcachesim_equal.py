@@ -5,7 +5,7 @@
 One pool for all layers (scope global), looked up expert by expert: the sequential contract. Every token is a step, so
 that no lookup is merged with another of its step: layers ascending, router rank ascending, absent entries left out.
 Their object is layer x n_experts + expert. `belady` admits every miss, as theirs does. Prints both counts at several
-capacities of the sample and of each trace given; exit code 1 on any difference. The event contract differs, as it should.
+capacities of the sample and of each trace given; exit code 1 on any difference, which `--contract event` shows.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -89,18 +91,20 @@ def write_oracle_general(objects: np.ndarray, path: Path) -> None:
     table.tofile(path)
 
 
-def peer_reader(path: Path):
-    """libCacheSim's reader of such a file, which it maps into memory."""
-    import libcachesim as lcs  # pyright: ignore[reportMissingImports] - the extra `bench`
+def libcachesim() -> Any:
+    """The peer, of the extra `bench`: GPL, so no more than something to measure against."""
+    return importlib.import_module("libcachesim")
 
+
+def peer_reader(path: Path) -> Any:
+    """libCacheSim's reader of such a file, which it maps into memory."""
+    lcs = libcachesim()
     return lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE, lcs.ReaderInitParam(ignore_obj_size=True))
 
 
-def peer_misses(kind: str, reader, slots: int) -> int:
+def peer_misses(kind: str, reader: Any, slots: int) -> int:
     """Misses of libCacheSim's cache `kind` ("LRU", "LFU", "Belady"), which it prints as a share of the lookups."""
-    import libcachesim as lcs  # pyright: ignore[reportMissingImports] - the extra `bench`
-
-    cache = getattr(lcs, kind)(slots, hashpower=PEER_HASHPOWER)
+    cache = getattr(libcachesim(), kind)(slots, hashpower=PEER_HASHPOWER)
     missed = cache.process_trace(reader)[0]
     reader.reset()
     return round(missed * reader.get_num_of_req())

@@ -3,8 +3,8 @@
     python benchmarks/startup.py [--runs 5] [--cold-runs 2] [--keep]
 
 Wall and CPU seconds (user + system, all threads) of a process of its own, median of runs. Warm: the machine code of
-every kernel lies in the caches. Cold: both caches are new empty folders, SLOTWISE_CACHE_DIR of the generated kernels and
-NUMBA_CACHE_DIR, without which numba would find what it keeps beside the sources; Python's own .pyc files stay. Targets:
+every kernel lies in the caches. Cold: both caches are new empty folders, SLOTWISE_CACHE_DIR of the generated kernels
+and NUMBA_CACHE_DIR, without which numba would find what it keeps beside the sources; Python's .pyc files stay. Targets:
 help 0.3 s of CPU; `replay sample` 1.5 s warm, 6 s cold; `compare sample` 20 s warm on two cores (cold: printed).
 """
 

@@ -79,7 +79,7 @@ def make_kernel(
     plain: without the policy's faster victim structure, by a scan of `priority`.
     """
     flags = {
-        "KEEPS_ORDER": policy.keeps_order and not plain,
+        "KEEPS_ORDER": policy.keeps_order and not (plain and policy.priority is not Policy.priority),
         "PLANS_TICKS": policy.plans_ticks,
         "FUTURE": policy.needs_future,
         "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", inspect.getsource(policy))),
@@ -90,7 +90,14 @@ def make_kernel(
     body = "".join(_specialised((_FOLDER / name).read_text().split(_MARK)[1], flags) for name in _TEMPLATE)
     module = sys.modules[policy.__module__]
     parts = [(_FOLDER / name).read_text() for name in _BASIS]
-    parts += [inspect.getsource(module), policy.__qualname__, repr(flags), sys.version, _numba_version()]
+    parts += [
+        inspect.getsource(module),
+        policy.__module__,
+        policy.__qualname__,
+        repr(flags),
+        sys.version,
+        _numba_version(),
+    ]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     name = f"slotwise_{policy.__name__.lower()}_{digest}"
     _policies[name] = policy

@@ -168,7 +168,7 @@ def _from_file(label: str) -> type[Policy]:
     if not path.is_file():
         raise BadPolicy(f"{label!r}: there is no file {where!r}")
     text = path.read_bytes()
-    module_name = f"slotwise_file_{sha256(str(path.resolve()).encode() + text).hexdigest()[:16]}"
+    module_name = f"slotwise_file_{sha256(text).hexdigest()[:16]}"
     if module_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(module_name, path)
         assert spec

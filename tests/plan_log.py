@@ -1,4 +1,4 @@
-"""Plans of whole runs as ticks, from live calls or from a replay's log, and the judge of what every plan must honour."""
+"""Plans of whole runs as ticks, from live calls or a replay's log, and the judge of what every plan must honour."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotwise.policies.layout import VERBS
+from slotwise.replay.lane import Lane
 from slotwise.replay.options import Options
 from slotwise.replay.run import _Replayer
 
@@ -48,23 +49,25 @@ class _Log:
         return b""
 
 
-def replayed(trace, policy, slots, *, variant=None, general=False, log=True, **options):
+def replayed(trace, policy, slots, *, general=False, log=True, **options):
     """(result, per pool the hashed rows [n, 4] of step, layer, expert, verb) of one replay.
 
-    `variant` are features of the kernel (`plain`, `full`) that no user's option names; `general` keeps plain LRU out of
+    `plain`, `full` and `look` are features of the kernel that no user's option names; `general` keeps plain LRU out of
     its faster twin.
     """
+    features = {name: options.pop(name) for name in ("plain", "full", "look") if name in options}
     options = Options(policy=policy, slots=slots, plan_hash=log, **options).spelt()
     run = _Replayer(trace, trace, options)
-    if variant:
-        run.lane.pool = options.pool(trace, run.size, record=log, look=options.width > 0, **variant)
+    if features:
+        pool = options.pool(trace, run.size, **{"record": log, "look": options.width > 0} | features)
+        run.lane = Lane(pool, width=options.width, horizon=options.horizon, hashed=log)
     if general:
         assert run.lane.lists, "nothing to keep out: this run takes the general kernel anyway"
         run.lane.lists = []
-    run.lane._hashes = logs = [_Log() for _ in range(run.lane.pool.n_pools)]
+    run.lane._hashes = logs = [_Log() for _ in run.lane._hashes]
     for piece in run.pieces():
         run.advance(piece, None)
-    return run.result(0.0), [np.frombuffer(h.bytes, "<i4").reshape(-1, 4) for h in logs]
+    return run.result(0.0), [np.frombuffer(one.bytes, "<i4").reshape(-1, 4) for one in logs]
 
 
 def logged_ticks(rows, layer, n_steps):
@@ -111,7 +114,7 @@ def judge(case, ticks, *, slots, wide=False, width=0, lag_demand=0, lag_prefetch
             key = tuple(key)
             if verb == "evict":
                 assert key in land, "only a resident leaves"
-                assert key not in banned or (bound and key in hits), "never a member of the demand, nor what is being considered"
+                assert key not in banned or (bound and key in hits), "never what is demanded or considered now"
                 assert key not in pinned, "never a pinned one"
                 assert land[key] <= time, "never one in flight"
                 del land[key]

@@ -10,7 +10,11 @@ import click
 import slotwise
 
 
-@click.group(name="trace", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="trace",
+    epilog="Example: slotwise trace info sample",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 def command():
     """Import, inspect, synthesise and profile traces."""
     warnings.showwarning = lambda message, *_: _warn(str(message))

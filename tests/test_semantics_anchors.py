@@ -1,10 +1,7 @@
 """Examples small enough to check by hand, each through the compiled replay and through the oracle."""
 
-import numpy as np
 import pytest
 from oracle_case import case
-
-import slotwise
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
@@ -220,31 +217,6 @@ def test_the_guard_gives_way_where_the_lowest_resident_was_demanded_once(counter
     trace = case([[A]] * 4, [[A, B], [A, B], [A, C], [A, B]], predicted=[[], [None, None, None, [D]]])
     got = counters(trace, LFRU_GUARD, slots=3, width=1)
     has(got, dropped_guard=0, loads_speculative=1, evicted_by_prefetch=1, unresolved=1)
-
-
-def ids(*chosen):
-    return np.array(chosen, np.uint8)
-
-
-def test_the_guard_scenario_through_the_live_pool():
-    pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
-    for chosen in ([A, B, C], [A, B, C], [A]):
-        pool.step(0, ids(*chosen))
-    assert pool.prefetch(0, ids(D)).drops.tolist() == [D]
-    assert pool.counters["dropped_guard"] == 1
-    assert pool.counters["loads_speculative"] == pool.counters["evictions"] == 0
-    assert pool.step(0, ids(A)).hits.tolist() == [A]
-
-
-def test_the_guard_gives_way_through_the_live_pool():
-    pool = slotwise.Pool("lfru+guard", n_layers=1, n_experts=4, slots=3)
-    for chosen in ([A, B, C], [A, B], [A]):
-        pool.step(0, ids(*chosen))
-    plan = pool.prefetch(0, ids(D))
-    assert plan.evictions == [(0, C, 2)]
-    assert [tuple(load) for load in plan.loads] == [(0, D, 2, True)]
-    pool.step(0, ids(D))
-    assert pool.counters["prefetch_hits"] == 1
 
 
 def test_the_guard_evicts_at_equality_and_keeps_one_point_above(counters):

@@ -198,12 +198,10 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
             offered += 1
             if expert >= p.shared[H.n_experts]:
                 n[layer * C.n + C.invalid] += 1
-                record(p, V.invalid, at.base + expert, NONE)
                 continue
             key = at.base + expert
             if p.mark[key] == mark:
                 n[layer * C.n + C.invalid] += 1
-                record(p, V.invalid, key, NONE)
                 continue
             p.mark[key] = mark
             hold(p, key, tick)

@@ -21,7 +21,8 @@ COUNTERS: list[str] = (
     "failed_demand failed_prediction routed residents in_flight"
 ).split()
 
-# What a record of a plan says. 0 to 4 enter the plan hash; the others are refusals that move nothing.
+# What a record of a plan says. 0 to 4 enter the plan hash; the others are refusals that move nothing. Invalid
+# predictions are counted, not listed: a wide step may have thousands, and a plan has room for what a tick can decide.
 VERBS: list[str] = (
     "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant "
     "load_initial discard"

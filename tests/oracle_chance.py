@@ -124,7 +124,7 @@ def options(draw, shape, policy):
     out["contract"] = "event" if bound else draw(st.sampled_from(["event", "sequential"]))
     keys = shape.n_experts * (shape.n_layers if out["scope"] == "global" else 1)
     if shape.row_bytes and not pinned and rng.random() < 0.6 and not (bound and len(set(shape.row_bytes)) > 1):
-        out["vram"] = sum(shape.row_bytes) * draw(st.integers(1, shape.n_experts)) + rng.randrange(100)
+        out["vram"] = draw(st.integers(0, sum(shape.row_bytes) * shape.n_experts))
     else:
         out["slots"] = draw(st.integers(pinned, keys + 1))
     has_room = out.get("slots", 0) or out.get("vram", 0) >= shape.n_layers * max(shape.row_bytes or (1,))

@@ -57,12 +57,13 @@ def drive(pool, trace, *, width=0, horizon=1, dtype=np.int16, resets=()):
 
 
 def heard(ticks):
-    """What is law in the decisions of ticks: the order of what moves, but of what is refused only how often and why."""
+    """What is law in the decisions of ticks: the order of what moves, but of what is refused what and why;
+    invalid predictions are counted, not listed."""
     out = []
     for now, layer, kind, verbs in ticks:
         moves = [(verb, of, e, -1 if verb == DROP else slot) for verb, of, e, slot in verbs if verb <= DROP]
-        refusals = sorted((verb,) if verb == INVALID else (verb, of, e) for verb, of, e, _ in verbs if verb > DROP)
-        if verbs:
+        refusals = sorted((verb, of, e) for verb, of, e, _ in verbs if verb > DROP and verb != INVALID)
+        if moves or refusals:
             out.append((now, layer, kind, moves, refusals))
     return out
 

@@ -130,6 +130,28 @@ def test_the_access_clock_counts_distinct_demands_of_all_layers(counters):
     assert counters(case(rows, other), by_access, slots=3)["evictions"] == 2
 
 
+@pytest.mark.parametrize(("now", "leaves"), [(255, B), (256, A)])
+def test_recency_ends_at_an_age_of_255_steps(now, leaves):
+    """B is demanded at step 0 and A at step 1. While A has a point left for its age B leaves, then ties leave A."""
+    trace = case([[B], [A], *([[D]] * (now - 2)), [C]])
+    law, run = trace.by_law("lfru", slots=3), trace.by_replay("lfru", slots=3)
+    assert [entry[2] for entry in law.plan[0] if entry[3] == 3] == [leaves]
+    assert run.plan_sha256 == law.plan_sha256
+
+
+@pytest.mark.parametrize(("n_streamed", "leaves"), [(252, B), (253, A)])
+def test_the_access_clock_counts_streamed_demands_too(n_streamed, leaves):
+    """As above, by the access clock: the prompt of distinct experts in between is what makes them old."""
+    policy = {"name": "lfru", "params": {"clock": "access"}}
+    prompt = [[4 + e] for e in range(n_streamed)]
+    step = [0, 1, *([2] * n_streamed), 3]
+    trace = case([[B], [A], *prompt, [C]], step=step, n_experts=300)
+    how = {"slots": 2, "prefill": "stream"}
+    law, run = trace.by_law(policy, **how), trace.by_replay(policy, **how)
+    assert [entry[2] for entry in law.plan[0] if entry[3] == 3] == [leaves]
+    assert run.plan_sha256 == law.plan_sha256
+
+
 # -- lag and throttle ------------------------------------------------------------------------------------------------
 def test_an_expert_in_flight_is_late_and_not_loaded_twice(counters):
     """One layer, lag 1: loaded at step 0, in flight at step 1, landed at step 2."""

@@ -41,6 +41,12 @@ def tiny(**columns) -> Trace:
     return Trace.from_arrays(np.array([0, 1, 2, 0, 1]).reshape(5, 1, 1), n_experts=4, **columns)
 
 
+def demanding(*experts, n_layers=1, n_experts=8, **columns) -> Trace:
+    """Top 1, one row an expert, the same at every layer; one row a step unless `step` says otherwise."""
+    ids = np.repeat(np.array(experts).reshape(-1, 1, 1), n_layers, axis=1)
+    return Trace.from_arrays(ids, n_experts=n_experts, **columns)
+
+
 def whole(trace: Trace, **what) -> dict[str, np.ndarray]:
     """The blocks of a trace, put together again."""
     blocks = list(trace.blocks(**what))

@@ -247,10 +247,10 @@ def make_room(p, n, key, at, layer, speculative):
         need -= p.row_bytes[layer_of(p, at, victim)]
     for i in range(count):
         victim = p.gathered[i]
+        p.busy[victim] = NEVER  # held only while we gathered; a sequential tick may load it again
         if verdict == ROOM:
             evict(p, n, victim, at, C.evicted_by_prefetch if speculative else C.evicted_by_demand)
         else:
-            p.busy[victim] = NEVER
             p.hold[p.slot[victim]] = NEVER
             head[P.scored] = 0
     return verdict

@@ -23,6 +23,7 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
 # BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
 ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "reports")}
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_SAID: set[str] = set()  # warnings are said once
 
 
 class LazyGroup(click.Group):
@@ -108,6 +109,9 @@ def _say(message: str, code: int) -> int:
 def _warn(message, category, filename, lineno, file=None, line=None) -> None:
     """Our own warnings are a line for the user; those of libraries keep the place where they arose."""
     if category.__module__ in ERROR_HOMES:
-        click.echo(f"slotwise: warning: {' '.join(str(message).split())}", err=True)
+        text = " ".join(str(message).split())
+        if text not in _SAID:
+            _SAID.add(text)
+            click.echo(f"slotwise: warning: {text}", err=True)
     else:
         click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)

@@ -84,4 +84,4 @@ class Bar:
         """Shows `done` of `total`, and what was done last."""
         if self._task is None:
             self._task = self._bar.add_task(self._label, total=total)
-        self._bar.update(self._task, completed=done, description=f"{self._label}: {what}")
+        self._bar.update(self._task, completed=done, description=f"{self._label} {what}")

@@ -6,7 +6,7 @@ import click
 
 import slotwise
 
-from .options import shared
+from .options import Bar, shared
 
 
 @click.command(
@@ -26,7 +26,8 @@ def command(trace, slots, vram, as_json, **options):
     """Replay one configuration of a trace T (a file, or 'sample') and print its counters."""
     if slots is None and vram is None:
         slots = "25%"
-    result = slotwise.replay(trace, slots=slots, vram=vram, **options)
+    with Bar("replaying") as bar:
+        result = slotwise.replay(trace, slots=slots, vram=vram, progress=bar.update, **options)
     if as_json:
         click.echo(json.dumps(result.to_dict()))
         return

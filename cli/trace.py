@@ -17,7 +17,6 @@ import slotwise
 )
 def command():
     """Import, inspect, synthesise and profile traces."""
-    warnings.showwarning = lambda message, *_: _warn(str(message))
 
 
 @command.command("import", epilog="Example: slotwise trace import expert_weights_*.txt -o law.parquet --n-experts 64")
@@ -52,7 +51,7 @@ def info(trace, as_json, seed):
 
     print_facts(facts)
     for text in facts["warnings"]:
-        _warn(text)
+        warnings.warn(text, slotwise.TraceWarning, stacklevel=1)
 
 
 @command.command(epilog="Example: slotwise trace synth -o t.parquet --tokens 100000 --experts 512 --width 4")
@@ -106,13 +105,3 @@ def _progress(what: str, total: int | None):
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda rows: bar.advance(task, rows)
-
-
-def _warn(text: str) -> None:
-    """A warning as one line on stderr; what has been said already is not said again."""
-    if not any(text in said for said in _said):
-        _said.append(text)
-        click.echo(f"warning: {text}", err=True)
-
-
-_said: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import pairwise
@@ -31,18 +31,25 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | No
     """Replays one configuration.
 
     trace: a Trace, a path (foreign formats too) or "sample". slots: a count per pool, or "25%"; or `vram="8GiB"`.
-    The other keywords are the fields of `Options`, with their defaults, and `threads` (default: all cores).
+    The other keywords are the fields of `Options`, with their defaults, `threads` (default: all cores) and `progress`,
+    called with (steps done, steps in all, "").
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
-    threads = options.pop("threads", None)
+    threads, progress = options.pop("threads", None), options.pop("progress", None)
     unknown = set(options) - set(Options.__dataclass_fields__)
     if unknown:
         raise BadOption(f"no option named {sorted(unknown)[0]!r}; known: {', '.join(Options.__dataclass_fields__)}")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    return run(opened, Options(policy=policy, slots=slots, **options).spelt(), threads=threads)
+    return run(opened, Options(policy=policy, slots=slots, **options).spelt(), threads=threads, progress=progress)
 
 
-def run(trace: Trace, options: Options, *, threads: int | None = None) -> Result:
+def run(
+    trace: Trace,
+    options: Options,
+    *,
+    threads: int | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Result:
     """Replays `options` (spelt out) on an open trace."""
     began = time.perf_counter()
     if options.verify_tokens > 1:
@@ -55,6 +62,8 @@ def run(trace: Trace, options: Options, *, threads: int | None = None) -> Result
     with ThreadPoolExecutor(threads) if (threads or os.cpu_count() or 1) > 1 else nullcontext() as workers:
         for piece in replayer.pieces():
             replayer.advance(piece, workers)
+            if progress:
+                progress(piece.first_step + len(piece.starts) - 1, replayer.n_steps, "")
     return replayer.result(time.perf_counter() - began)
 
 

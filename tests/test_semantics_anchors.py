@@ -139,7 +139,7 @@ def test_recency_ends_at_an_age_of_255_steps(now, leaves):
     assert run.plan_sha256 == law.plan_sha256
 
 
-@pytest.mark.parametrize(("n_streamed", "leaves"), [(252, B), (253, A)])
+@pytest.mark.parametrize(("n_streamed", "leaves"), [(253, B), (254, A)])
 def test_the_access_clock_counts_streamed_demands_too(n_streamed, leaves):
     """As above, by the access clock: the prompt of distinct experts in between is what makes them old."""
     policy = {"name": "lfru", "params": {"clock": "access"}}

@@ -50,8 +50,8 @@ def shown(out):
 
 
 def test_every_row_is_what_a_replay_of_its_own_says(trace, out):
-    assert slotwise.sweep([trace], **GRID, out=out, pollution=True, plan_hash=True, window=20) == out
-    how = {"pollution": True, "plan_hash": True, "window": 20}
+    assert slotwise.sweep([trace], **GRID, out=out, plan_hash=True, window=20) == out
+    how = {"plan_hash": True, "window": 20}
     singles = [
         slotwise.replay(trace, policy, slots, width=width, **how).to_row() | {"seconds": None}
         for policy in GRID["policies"] for slots in ("2", "50%") for width in (0, 2)
@@ -84,11 +84,10 @@ def test_several_traces_share_one_file(trace, out):
     assert len({row["trace_sha256"] for row in rows(out)}) == 2
 
 
-@pytest.mark.parametrize("how", [{}, {"plan_hash": True}])
-def test_the_number_of_workers_changes_no_byte_but_the_seconds(trace, tmp_path, how):
+def test_the_number_of_workers_changes_no_byte_but_the_seconds(trace, tmp_path):
     one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
     for path, workers in ((one, 1), (two, 2)):
-        slotwise.sweep([trace], **GRID, out=path, workers=workers, **how)
+        slotwise.sweep([trace], **GRID, out=path, workers=workers)
     assert rows(one) == rows(two)
     assert pq.read_schema(one).equals(pq.read_schema(two), check_metadata=True)
 
@@ -126,6 +125,14 @@ def test_whatever_the_options_they_are_found_again_and_are_other_rows_than_witho
     assert ran(tiny(), out=out, **options) == 0
     assert len(rows(out)) == 1
     assert ran(tiny(), out=out) == (0 if options == {"accept": 1} else 1)
+
+
+def test_verify_steps_are_found_again_though_there_are_fewer_of_them_than_tokens(out):
+    """150 tokens in 75 verify steps: the default window, 1 % of the steps, is that of the steps that were built."""
+    trace = demanding(*[0, 1] * 75)
+    assert ran(trace, out=out, verify_tokens=2) == 1
+    assert ran(trace, out=out, verify_tokens=2) == 0
+    assert [row["along"]["window_steps"] for row in rows(out)] == [1]
 
 
 def test_a_policy_of_ones_own_runs_again_once_its_file_has_changed(out, tmp_path):
@@ -205,7 +212,7 @@ def test_combinations_that_a_policy_refuses_are_left_out_and_named_once(trace, o
 
 
 def test_a_grid_of_which_all_is_refused_is_an_error(trace, out):
-    with pytest.raises(BadOption, match="^every configuration was refused: opt bounds runs"):
+    with pytest.raises(BadOption, match=r"^every configuration was refused: opt bounds runs"):
         ran(trace, out=out, policies=["opt"], widths=[2])
     assert list(out.parent.iterdir()) == []
 
@@ -250,7 +257,7 @@ def test_a_file_that_no_sweep_wrote_is_not_touched(out, kind):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(BadOption, match="there is no folder .*none"):
+    with pytest.raises(BadOption, match=r"there is no folder .*none"):
         ran(tiny(), out=tmp_path / "none" / "r.parquet")
 
 

@@ -6,6 +6,7 @@ The table FIELDS is the only description of a region: the Python views and the c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,7 +15,7 @@ NONE = -1  # no key, no slot
 NEVER = -(1 << 62)  # "last" of an expert that was never demanded
 FOREVER = 1 << 62  # "busy" of a pinned key; "next" of a key that is never demanded again
 
-COUNTERS: list[str] = (
+COUNTERS: Sequence[str] = (
     "demands hits hits_demand prefetch_hits misses compulsory loads_demand bypassed gated throttled late streamed "
     "predictions invalid redundant dropped_guard dropped_no_victim dropped_throttle loads_speculative used_late wasted "
     "unresolved loads_initial evictions evicted_by_demand evicted_by_prefetch fills discarded invalidated failed "
@@ -23,13 +24,13 @@ COUNTERS: list[str] = (
 
 # What a record of a plan says. 0 to 4 enter the plan hash; the others are refusals that move nothing. Invalid
 # predictions are counted, not listed: a wide step may have thousands, and a plan has room for what a tick can decide.
-VERBS: list[str] = (
+VERBS: Sequence[str] = (
     "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant "
     "load_initial discard"
 ).split()
 
 # Words of the head that all pools share: sizes and options, fixed when the pool opens, and the clock of live calls.
-SHARED: list[str] = (
+SHARED: Sequence[str] = (
     "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts "
     "region_bytes regions_at counters_at row_bytes_at "
     "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads width in_bytes "
@@ -39,7 +40,7 @@ SHARED: list[str] = (
 ).split()
 
 # Words of one pool's own head.
-POOL: list[str] = (
+POOL: Sequence[str] = (
     "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used "
     "n_demand n_considered n_gathered n_taken n_records recording n_initial scored"
 ).split()

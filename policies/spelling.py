@@ -31,7 +31,7 @@ class PolicySpec:
     def files_sha256(self) -> str | None:
         """What the files named in the spelling hold (a policy of one's own, profiles): None if there are none."""
         names = [self.label.rpartition(":")[0]] if ".py:" in self.label else []
-        names += [part.profile for part in (self.policy, self.pin) if getattr(part, "profile", "")]
+        names += filter(None, (getattr(part, "profile", "") for part in (self.policy, self.pin)))
         return sha256(b"\0".join(Path(name).read_bytes() for name in names)).hexdigest() if names else None
 
     def __str__(self) -> str:

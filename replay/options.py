@@ -106,10 +106,16 @@ class Options:
     def check(self, trace, size: Size) -> None:
         """Raises BadPolicy (Refused where the parts are right but not together) without opening pools."""
         check_together(
-            parse_policy(self.policy), contract=self.contract, overflow=self.overflow, prefill=self.prefill, width=self.width,
-            lag=self.lag_demand or self.lag_prefetch, max_loads=self.max_loads, in_bytes=size.pool_bytes is not None,
+            parse_policy(self.policy),
+            contract=self.contract,
+            overflow=self.overflow,
+            prefill=self.prefill,
+            width=self.width,
+            lag=self.lag_demand or self.lag_prefetch,
+            max_loads=self.max_loads,
+            in_bytes=size.pool_bytes is not None,
             slots=size.slots,
-        )  # fmt: skip
+        )
 
     def recorded(self, size: Size) -> dict[str, Any]:
         """The options as a result states them, with the sizes that were granted."""

@@ -26,11 +26,15 @@ from .options import Bar, numbers, shared
 def command(traces, policies, slots, vram, width, output, workers, as_json, **options):
     """Replay every trace x policy x size x width; killed, it goes on where it stopped."""
     skipped: list[str] = []
-    with Bar("replaying") as bar:
-        path = slotwise.sweep(
-            traces, policies, slots, numbers(width, "width"), out=output, vram=vram, workers=workers,
-            progress=bar.update, skipped=skipped.append, **options,
-        )  # fmt: skip
+    try:
+        with Bar("replaying") as bar:
+            path = slotwise.sweep(
+                traces, policies, slots, numbers(width, "width"), out=output, vram=vram, workers=workers,
+                progress=bar.update, skipped=skipped.append, **options,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        click.echo("slotwise: interrupted; what is finished is kept, run the same command to go on", err=True)
+        raise
     if as_json:
         click.echo(json.dumps({"output": str(path), "skipped": skipped}))
         return

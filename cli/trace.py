@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
@@ -19,6 +20,15 @@ def command():
     """Import, inspect, synthesise and profile traces."""
 
 
+_force = click.option("--force", is_flag=True, help="Replace the output file if it exists.")
+
+
+def _check_output(output, force):
+    """A capture may have taken days: nothing that exists is replaced unless asked for."""
+    if Path(output).exists() and not force:
+        raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
+
+
 @command.command("import", epilog="Example: slotwise trace import expert_weights_*.txt -o law.parquet --n-experts 64")
 @click.argument("sources", metavar="SRC...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="T.parquet", required=True, help="Where to write the trace.")
@@ -27,7 +37,8 @@ def command():
 @click.option("--top-k", type=int, help="Experts per token, where the capture does not say.")
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the capture does not say.")
 @click.option("--model", help="The model's name, where the capture does not say.")
-def import_(sources, output, name, **hints):
+@_force
+def import_(sources, output, force, name, **hints):
     """Turn a foreign capture into a trace file.
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
@@ -72,8 +83,10 @@ def info(trace, as_json, seed):
 @click.option("--prompt-tokens", default=0, show_default=True, help="Rows of the prefill step that opens a request.")
 @click.option("--row-bytes", type=int, help="Bytes of one expert; without it, they are unknown.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same bytes.")
-def synth(output, **options):
+@_force
+def synth(output, force, **options):
     """Make a seeded synthetic trace."""
+    _check_output(output, force)
     _save(slotwise.Trace.synthesise(**options), output)
 
 
@@ -81,8 +94,10 @@ def synth(output, **options):
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="P.json", required=True, help="Where to write the profile.")
 @click.option("--phase", type=click.Choice(["decode", "prefill", "all"]), default="decode", show_default=True)
-def profile(traces, output, phase):
+@_force
+def profile(traces, output, force, phase):
     """Count demands per expert, merged over traces, for `static(profile=P.json)` and pins."""
+    _check_output(output, force)
     slotwise.Trace.profile([slotwise.open_trace(trace) for trace in traces], output, phase)
     click.echo(f"{output}: {phase} demands of {len(traces)} trace{'s' * (len(traces) > 1)}")
 

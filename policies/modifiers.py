@@ -13,6 +13,7 @@ class Guard:
     """Protects victim v from prediction p iff heat[v] >= warm and score(v) * (1 + ratio) + counts * 256 > score(p)."""
 
     name: ClassVar[str] = "guard"
+    source: ClassVar[str] = "the guard of speculative fills in llama.cpp expert caches"
 
     warm: int = 2
     ratio: float = 0.25
@@ -28,13 +29,14 @@ class Gate:
     """Admits an expert once it has missed `admit` times; counts are halved every `window` steps (0: never)."""
 
     name: ClassVar[str] = "gate"
+    source: ClassVar[str] = "admission after repeated misses, as in TinyLFU"
 
     window: int = 16
     admit: int = 3
 
     def check(self) -> None:
-        if self.window < 0 or self.admit < 0:
-            raise BadPolicy(f"gate(window={self.window}, admit={self.admit}): neither may be negative")
+        if self.window < 0 or self.admit < 1:
+            raise BadPolicy(f"gate(window={self.window}, admit={self.admit}): window is at least 0, admit at least 1")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Pin:
     """Keeps the top n experts of a profile in each pool from the start; they are never victims."""
 
     name: ClassVar[str] = "pin"
+    source: ClassVar[str] = "offline placement, as in KTransformers"
 
     profile: str = ""
     n: int = 0

@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numba.core.errors import NumbaError
 
 from .checks import check_choice, check_together, slots_of_each_pool
 from .compiled import kernel
-from .errors import BadPolicy
+from .errors import BadPolicy, not_compiled
 from .layout import COUNTERS, FOREVER, NONE, SHARED, Buffer
 from .plan import Plan
 from .profile import Profile, read_profile
@@ -185,10 +186,13 @@ class Pool:
             ids = self._native(ids)
         if not 0 <= layer < self.n_layers:
             raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
-        if ids.ndim == 1:
-            bad = self._step(self._address, layer, ids, 1)
-        else:
-            bad = self._step(self._address, layer, ids.reshape(-1), ids.shape[0])
+        try:
+            if ids.ndim == 1:
+                bad = self._step(self._address, layer, ids, 1)
+            else:
+                bad = self._step(self._address, layer, ids.reshape(-1), ids.shape[0])
+        except NumbaError as error:
+            raise not_compiled(self.spec, error) from error
         if bad:
             raise BadPolicy(f"step(layer={layer}): expert {ids.reshape(-1)[bad - 1]} is not below {self.n_experts}")
         return self._plans[layer]

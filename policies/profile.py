@@ -29,8 +29,10 @@ def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
     """Raises BadPolicy if the file is not a profile of a model of this shape."""
     try:
         data = json.loads(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise BadPolicy(f"profile {path!r}: {error}; make one with 'slotwise trace profile'") from error
+    except OSError as error:
+        raise BadPolicy(f"profile {path!r}: {error.strerror}; make one with 'slotwise trace profile'") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadPolicy(f"profile {path!r} is not JSON; make one with 'slotwise trace profile'") from error
     if not isinstance(data, dict) or data.get("format") != "slotwise.profile":
         raise BadPolicy(f"{path!r} is not a profile; make one with 'slotwise trace profile'")
     try:

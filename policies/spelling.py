@@ -92,7 +92,7 @@ def list_policies() -> list[dict[str, Any]]:
     rows = []
     for name, kind in [*installed().items(), *(("+" + n, m) for n, m in MODIFIERS.items())]:
         parameters = {f.name: f.default for f in fields(kind)}
-        source = getattr(kind, "source", "published engines; see the semantics page")
+        source = kind.source
         rows.append({
             "name": name,
             "description": (kind.__doc__ or "").strip(),
@@ -143,7 +143,9 @@ def _build(kind: Any, label: str, values: dict[str, Any]) -> Any:
             if isinstance(default, str):
                 values[name] = str(value)
                 continue
-            raise BadPolicy(f"{label}({name}={value}): {name} is a {type(default).__name__}, such as {name}={default}")
+            raise BadPolicy(
+                f"{label}({name}={value}): {name} is of type {type(default).__name__}, such as {name}={default}"
+            )
     built = kind(**values)
     built.check()
     return built
@@ -156,7 +158,7 @@ def _known(name: str, text: str) -> type[Policy]:
 
 
 def _unknown(what: str, name: str, known: Any, text: str) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
+    near = difflib.get_close_matches(name.lower(), list(known), 1)
     hint = f" Did you mean {text.replace(name, near[0], 1)!r}?" if near else ""
     return f"no {what} named {name!r} in {text!r}; known: {', '.join(known) or 'none'}.{hint}"
 
@@ -185,4 +187,6 @@ def _from_file(label: str) -> type[Policy]:
         here = [n for n, v in vars(sys.modules[module_name]).items() if isinstance(v, type) and issubclass(v, Policy)]
         here = [n for n in here if n != "Policy"]
         raise BadPolicy(f"{label!r}: {where} has no Policy class {name!r}; it has: {', '.join(here) or 'none'}")
+    if kind.priority is Policy.priority and not kind.keeps_order:
+        raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
     return kind

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
+from numba.core.errors import NumbaError
 
 from slotwise.policies import Pool
 from slotwise.policies.bulk_lru import LruLists
+from slotwise.policies.errors import not_compiled
 from slotwise.traces import Block
 
 NO_IDS = np.zeros((0, 0, 0), np.uint8)
@@ -69,7 +71,10 @@ class Lane:
             def one(pool: int) -> None:
                 self._one(pool, piece, counts, bits)
 
-        list((workers.map if workers and self.pool.n_pools > 1 else map)(one, range(self.pool.n_pools)))
+        try:
+            list((workers.map if workers and self.pool.n_pools > 1 else map)(one, range(self.pool.n_pools)))
+        except NumbaError as error:
+            raise not_compiled(self.pool.spec, error) from error
         return counts
 
     def _one(self, pool: int, piece: Piece, counts: np.ndarray, bits: np.ndarray) -> None:

@@ -110,6 +110,13 @@ class _Replayer:
         if trace.sha256 in self.lane.pool.profile_hashes:
             text = f"{options.policy}: the profile was counted on this very trace, so it knows the answers"
             warnings.warn(text, ReplayWarning, stacklevel=5)
+        if size.pool_bytes is None and max(size.slots) == 0 and size.asked not in ("0", "0%"):
+            text = f"{size.asked} is less than one row in each pool: 0 slots, so every demand misses"
+            warnings.warn(text, ReplayWarning, stacklevel=5)
+        pin = parse_policy(options.policy).pin
+        if pin and size.pool_bytes is None and pin.n > min(size.slots):
+            text = f"{options.policy}: {pin.n} pins in {min(size.slots)} slots; those that do not fit are left out"
+            warnings.warn(text, ReplayWarning, stacklevel=5)
         if options.scope != "global":
             return
         short = size.slots[0] < trace.n_layers * trace.top_k

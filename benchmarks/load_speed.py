@@ -48,7 +48,7 @@ def rows(asked):
                 "with width": lambda path=path: ours(path, predicted=True),
                 "arrow": lambda path=path: arrow(path),
             }
-            seconds = interleaved(jobs, asked.runs)
+            seconds = {name: taken.wall for name, taken in interleaved(jobs, asked.runs).items()}
             ids = asked.tokens * asked.layers * trace.top_k
             ahead = asked.tokens * (asked.layers - 1) * WIDTH  # nothing looks ahead at the first layer
             yield {

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,16 +68,23 @@ def machine() -> dict[str, object]:
     return {"cpu": name, "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 2), **versions}
 
 
-def interleaved(jobs: Mapping[str, Callable[[], object]], runs: int) -> dict[str, float]:
-    """Median seconds of each job; the jobs take turns, after one warm-up each."""
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
+class Seconds(NamedTuple):
+    """Wall time, and CPU time of the calling thread: all the work of one core, without what others took of it."""
+
+    wall: float
+    cpu: float
+
+
+def interleaved(jobs: Mapping[str, Callable[[], object]], runs: int) -> dict[str, Seconds]:
+    """Medians of each job; the jobs take turns, after one warm-up each."""
+    taken: dict[str, list[Seconds]] = {name: [] for name in jobs}
     for turn in range(runs + 1):
         for name, job in jobs.items():
-            began = time.perf_counter()
+            wall, cpu = time.perf_counter(), time.thread_time()
             job()
             if turn:
-                taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in taken.items()}
+                taken[name].append(Seconds(time.perf_counter() - wall, time.thread_time() - cpu))
+    return {name: Seconds(*map(statistics.median, zip(*each, strict=True))) for name, each in taken.items()}
 
 
 def write_oracle_general(objects: np.ndarray, path: Path) -> None:

@@ -25,6 +25,8 @@ _force = click.option("--force", is_flag=True, help="Replace the output file if 
 
 def _check_output(output, force):
     """A capture may have taken days: nothing that exists is replaced unless asked for."""
+    if not Path(output).name or Path(output).is_dir():
+        raise click.UsageError(f"cannot write to {output!r}: name a file")
     if Path(output).exists() and not force:
         raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
 

@@ -78,20 +78,20 @@ def make_kernel(
     look: look-ahead. record: plans are kept, for live calls and plan hashes.
     plain: without the policy's faster victim structure, by a scan of `priority`.
     """
+    basis = _basis(policy)
     flags = {
         "KEEPS_ORDER": policy.keeps_order and not (plain and policy.priority is not Policy.priority),
         "PLANS_TICKS": policy.plans_ticks,
         "FUTURE": policy.needs_future,
-        "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", inspect.getsource(policy))),
+        "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", basis)),
         "FULL": full,
         "LOOK": look,
         "RECORD": record or full,
     }
     body = "".join(_specialised((_FOLDER / name).read_text().split(_MARK)[1], flags) for name in _TEMPLATE)
-    module = sys.modules[policy.__module__]
     parts = [(_FOLDER / name).read_text() for name in _BASIS]
     parts += [
-        inspect.getsource(module),
+        basis,
         policy.__module__,
         policy.__qualname__,
         repr(flags),
@@ -103,6 +103,23 @@ def make_kernel(
     _policies[name] = policy
     text = _HEAD.format(name=name, hooks=", ".join(HOOKS))
     return _load(name, text + body)
+
+
+def _basis(policy: type[Policy]) -> str:
+    """All that the policy's functions are made of: its file, what they call elsewhere, and the constants they read."""
+    found: dict[str, str] = {"": inspect.getsource(sys.modules[policy.__module__])}
+    todo = [getattr(policy, name) for name in HOOKS]
+    while todo:
+        function = todo.pop()
+        for name in function.__code__.co_names:
+            value = function.__globals__.get(name)
+            value = getattr(value, "py_func", value)
+            if isinstance(value, (int, float, str, tuple)):
+                found[f"{function.__module__}.{name}"] = repr(value)
+            elif inspect.isfunction(value) and f"{value.__module__}.{name}" not in found:
+                found[f"{value.__module__}.{name}"] = inspect.getsource(value)
+                todo.append(value)
+    return "\0".join(f"{name}={text}" for name, text in sorted(found.items()))
 
 
 def _numba_version() -> str:

@@ -44,8 +44,9 @@ def clear(p, n, at):
     p.newer[end] = end
     p.older[end] = end
     head[P.occupied] = head[P.used] = head[P.hint] = head[P.high] = 0
-    head[P.touches] = head[P.fills] = head[P.due] = head[P.opened] = head[P.warmed] = head[P.scored] = 0
+    head[P.touches] = head[P.fills] = head[P.opened] = head[P.warmed] = head[P.scored] = 0
     head[P.loads_tick] = -1
+    head[P.due] = NEVER
 
 
 @internal

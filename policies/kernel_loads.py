@@ -52,7 +52,7 @@ def begin(p, n, at):
     shared = p.shared
     if not head[P.opened]:
         head[P.opened] = 1
-        head[P.origin] = at.now
+        head[P.origin] = max(np.int64(0), at.now)
         for i in range(head[P.n_initial]):
             load_initial(p, n, p.initial[i], at)
     due = np.int64(FOREVER)

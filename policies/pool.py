@@ -12,7 +12,7 @@ from numba.core.errors import NumbaError
 from .checks import check_choice, check_together, slots_of_each_pool
 from .compiled import kernel
 from .errors import BadPolicy, not_compiled
-from .layout import COUNTERS, FOREVER, NONE, SHARED, Buffer
+from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
 from .plan import Plan
 from .profile import Profile, read_profile
 from .spelling import PolicySpec, parse_policy
@@ -148,12 +148,23 @@ class Pool:
         buffer.row_bytes[:] = self._row_bytes
         for pool, (pinned, initial) in enumerate(self._initial):
             capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
-            ages = {"age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
+            pinned = [key for key in pinned if key in self._fitting(initial, capacity)]
+            ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
             buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
             buffer.field(pool, "initial")[: len(initial)] = initial
             buffer.field(pool, "pinned")[pinned] = 1
             buffer.field(pool, "busy")[pinned] = FOREVER
         return buffer
+
+    def _fitting(self, keys: list[int], capacity: int) -> list[int]:
+        """Those of the keys, in order, for which there is room."""
+        room, fitting = capacity, []
+        for key in keys:
+            size = 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
+            if size <= room:
+                room -= size
+                fitting.append(key)
+        return fitting
 
     @cached_property
     def _address(self) -> int:
@@ -204,8 +215,8 @@ class Pool:
         if not 0 <= layer < self.n_layers:
             raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
         if predicted.ndim == 1:
-            self._prefetch(self._address, layer, predicted, 1, self._width)
-        elif predicted.shape[0] <= self.buffer.get("batch_gate"):
+            predicted = predicted[None]
+        if predicted.shape[0] <= self._words["batch_gate"]:
             self._prefetch(self._address, layer, predicted.reshape(-1), predicted.shape[0], self._width)
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)

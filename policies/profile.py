@@ -31,14 +31,21 @@ def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
         data = json.loads(Path(path).read_text())
     except OSError as error:
         raise BadPolicy(f"profile {path!r}: {error.strerror}; make one with 'slotwise trace profile'") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadPolicy(f"profile {path!r} is not JSON; make one with 'slotwise trace profile'") from error
     if not isinstance(data, dict) or data.get("format") != "slotwise.profile":
         raise BadPolicy(f"{path!r} is not a profile; make one with 'slotwise trace profile'")
+    rule = f"profile {path!r}: version 1 holds traces, a list, and counts, whole numbers [n_layers][n_experts]"
+    traces = data.get("traces", [])
+    if data.get("version") != 1 or not isinstance(traces, list):
+        raise BadPolicy(rule)
     try:
-        counts = np.array(data.get("counts"), dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadPolicy(f"profile {path!r}: counts are a table of whole numbers, [n_layers][n_experts]") from error
+        counts = np.array(data.get("counts"))
+    except ValueError as error:
+        raise BadPolicy(rule) from error
+    if counts.dtype.kind not in "iu":
+        raise BadPolicy(rule)
+    counts = counts.astype(np.int64)
     if counts.shape != (n_layers, n_experts):
         raise BadPolicy(
             f"profile {path!r} has counts of shape {counts.shape}, but the trace has "
@@ -46,5 +53,5 @@ def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
         )
     if (counts < 0).any():
         raise BadPolicy(f"profile {path!r}: a count is negative")
-    hashes = tuple(str(t.get("sha256", "")) for t in data.get("traces", []) if isinstance(t, dict))
+    hashes = tuple(str(t.get("sha256", "")) for t in traces if isinstance(t, dict))
     return Profile(counts, hashes)

@@ -17,6 +17,8 @@ from .errors import BadPolicy
 from .modifiers import MODIFIERS, Gate, Guard, Pin, settings
 from .policy import Policy
 
+MOST = 2**31  # parameters count steps, demands or experts; a seed has 64 bits
+
 
 @dataclass(frozen=True)
 class PolicySpec:
@@ -44,13 +46,13 @@ def parse_policy(text: str | PolicySpec) -> PolicySpec:
     """Reads a spelling. Raises BadPolicy naming what is wrong and the nearest right name."""
     if isinstance(text, PolicySpec):
         return text
-    first, *rest = _split(text.strip())
-    label, values = parse_call(first)
+    first, *rest = _parts(text.strip(), "+")
+    label, values = _call(first)
     kind = _from_file(label) if ".py:" in label else _known(label, text)
     policy = _build(kind, label, values)
     added: dict[str, Any] = {}
     for part in rest:
-        name, values = parse_call(part)
+        name, values = _call(part)
         if name not in MODIFIERS:
             raise BadPolicy(_unknown("addition", name, MODIFIERS, text))
         if name in added:
@@ -61,17 +63,23 @@ def parse_policy(text: str | PolicySpec) -> PolicySpec:
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     """`noisy(recall=0.8, seed=0)` -> ("noisy", {"recall": 0.8, "seed": 0})."""
-    match = re.fullmatch(r"\s*([^()]+?)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    name, raw = _call(text)
+    return name, {key: _value(value) for key, value in raw.items()}
+
+
+def _call(text: str) -> tuple[str, dict[str, str]]:
+    """Name and values as they are written."""
+    match = re.fullmatch(r"\s*(.+?)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     if not match:
         raise BadPolicy(f"cannot read {text!r}; write name or name(parameter=value, ...)")
-    values: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in (match[2] or "").split(","))):
+    values: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in _parts(match[2] or "", ","))):
         name, equals, value = item.partition("=")
         if not equals or not name.strip().isidentifier():
             raise BadPolicy(f"cannot read {item!r} in {text!r}; write parameter=value")
         if name.strip() in values:
             raise BadPolicy(f"{text!r} gives {name.strip()} twice")
-        values[name.strip()] = _value(value.strip())
+        values[name.strip()] = value.strip()
     return match[1], values
 
 
@@ -103,49 +111,75 @@ def list_policies() -> list[dict[str, Any]]:
     return rows
 
 
-def _split(text: str) -> list[str]:
-    parts, depth = [""], 0
+def _parts(text: str, separator: str) -> list[str]:
+    """Splits where the separator stands outside quotes and parentheses."""
+    parts, depth, quote = [""], 0, ""
     for i, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if c == "+" and depth == 0 and re.match(r"\+\s*[A-Za-z_]+\s*(\(|\+|$)", text[i:]):
+        if quote:
+            quote = "" if c == quote else quote
+        elif c in "'\"" and text[:i].rstrip().endswith("="):
+            quote = c
+        else:
+            depth += (c == "(") - (c == ")")
+        addition = separator != "+" or re.match(r"\+\s*[A-Za-z_]+\s*(\(|\+|$)", text[i:])
+        if c == separator and depth == 0 and not quote and addition:
             parts.append("")
         else:
             parts[-1] += c
-    if depth:
-        raise BadPolicy(f"unbalanced parentheses in {text!r}")
+    if depth or quote:
+        raise BadPolicy(f"unbalanced {'quotes' if quote else 'parentheses'} in {text!r}")
     return parts
 
 
 def _value(text: str) -> Any:
+    """A number, true or false where it reads as one; else text, with its quotes taken off."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
     for kind in (int, float):
         try:
             return kind(text)
         except ValueError:
             continue
-    if text in ("true", "false", "True", "False"):
-        return text.lower() == "true"
-    return text.strip("'\"")
+    return text.lower() == "true" if text.lower() in ("true", "false") else text
 
 
 def _spelt(name: str, values: dict[str, Any]) -> str:
-    return f"{name}({', '.join(f'{k}={v}' for k, v in values.items())})" if values else name
+    return f"{name}({', '.join(f'{k}={_written(v)}' for k, v in values.items())})" if values else name
 
 
-def _build(kind: Any, label: str, values: dict[str, Any]) -> Any:
-    known = {f.name: f for f in fields(kind)}
-    for name, value in values.items():
+def _balanced(text: str) -> bool:
+    return text.count("(") == text.count(")") and (")" not in text or text.find("(") < text.find(")"))
+
+
+def _written(value: Any) -> str:
+    """A value as `_value` reads it back."""
+    if not isinstance(value, str) or (
+        value and _value(value) == value and not re.search(r"^\s|[,'\"]|\s$", value) and _balanced(value)
+    ):
+        return str(value)
+    quote = "'" if '"' in value else '"'
+    return f"{quote}{value}{quote}"
+
+
+def _build(kind: Any, label: str, written: dict[str, str]) -> Any:
+    """The policy or addition with these parameters, each read as the type of its default."""
+    known = {f.name: f.default for f in fields(kind)}
+    values: dict[str, Any] = {}
+    for name, text in written.items():
         if name not in known:
-            raise BadPolicy(_unknown(f"parameter of {label}", name, known, f"{label}({name}={value})"))
-        default = known[name].default
-        if isinstance(default, float) and isinstance(value, int):
-            values[name] = float(value)
-        elif type(value) is not type(default):
-            if isinstance(default, str):
-                values[name] = str(value)
-                continue
-            raise BadPolicy(
-                f"{label}({name}={value}): {name} is of type {type(default).__name__}, such as {name}={default}"
-            )
+            raise BadPolicy(_unknown(f"parameter of {label}", name, known, f"{label}({name}={text})"))
+        value, default = _value(text), known[name]
+        if isinstance(default, str):
+            value = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+        elif isinstance(default, float) and type(value) is int:
+            value = float(value)
+        if type(value) is not type(default):
+            kind_of = type(default).__name__
+            raise BadPolicy(f"{label}({name}={text}): {name} is of type {kind_of}, such as {name}={default}")
+        most = 2**63 if name == "seed" else MOST
+        if isinstance(value, int) and not -most <= value < most:
+            raise BadPolicy(f"{label}({name}={value}): a parameter is below {most}")
+        values[name] = value
     built = kind(**values)
     built.check()
     return built
@@ -179,7 +213,7 @@ def _from_file(label: str) -> type[Policy]:
         sys.modules[module_name] = module
         try:
             spec.loader.exec_module(module)
-        except (SyntaxError, ImportError, NameError, AttributeError, TypeError, ValueError) as error:
+        except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[module_name]
             raise BadPolicy(f"{label!r}: {where} does not load: {type(error).__name__}: {error}") from error
     kind = getattr(sys.modules[module_name], name, None)
@@ -187,6 +221,9 @@ def _from_file(label: str) -> type[Policy]:
         here = [n for n, v in vars(sys.modules[module_name]).items() if isinstance(v, type) and issubclass(v, Policy)]
         here = [n for n in here if n != "Policy"]
         raise BadPolicy(f"{label!r}: {where} has no Policy class {name!r}; it has: {', '.join(here) or 'none'}")
+    bare = [f.name for f in fields(kind) if not isinstance(f.default, (int, float, str))]
+    if bare or len(fields(kind)) > 8:
+        raise BadPolicy(f"{label!r}: at most 8 parameters, each with a number or text as its default; see {bare}")
     if kind.priority is Policy.priority and not kind.keeps_order:
         raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
     return kind

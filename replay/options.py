@@ -21,6 +21,9 @@ CHOICES = {
     "phase": ("all", "decode", "prefill"),
 }
 
+MOST = 2**40  # ticks, steps, tokens: beyond every trace, and far from where 64 bits end
+MOST_BYTES = 2**50
+
 
 @dataclass(frozen=True)
 class Options:
@@ -68,8 +71,11 @@ class Options:
         least |= {"verify_tokens": 1, "row_bytes": 1, "window": 1}
         for name, low in least.items():
             value = getattr(self, name)
-            if value is not None and value < low:
-                raise BadOption(f"{name}={value}: it is at least {low}")
+            most = MOST_BYTES if name == "row_bytes" else MOST
+            if value is not None and not low <= value <= most:
+                raise BadOption(f"{name}={value}: it is at least {low} and at most {most}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise BadOption(f"seed={self.seed}: a seed is a whole number of 64 bits")
         if not 0 <= self.accept <= 1:
             raise BadOption(f"accept={self.accept}: it is a probability, 0 to 1")
 
@@ -116,6 +122,22 @@ class Options:
             in_bytes=size.pool_bytes is not None,
             slots=size.slots,
         )
+
+    def source(self, trace) -> Any:
+        """What is replayed: the trace, or verify steps built from it."""
+        if self.verify_tokens == 1:
+            return trace
+        from .verify import VerifySteps
+
+        return VerifySteps(trace, self.verify_tokens, self.accept, self.seed)
+
+    def steps_of(self, source) -> int:
+        """Steps that are replayed."""
+        return source.n_steps if self.steps is None else min(source.n_steps, self.steps)
+
+    def window_of(self, source) -> int:
+        """Steps of one point along time: one per cent of the run unless asked otherwise."""
+        return self.window or max(1, -(-self.steps_of(source) // 100))
 
     def recorded(self, size: Size) -> dict[str, Any]:
         """The options as a result states them, with the sizes that were granted."""

@@ -94,6 +94,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise BadOption(f"{path} exists and is not a sweep's result ({error}); choose another name") from error
-    if (table.schema.metadata or {}).get(b"format") != FORMAT:
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"format") != FORMAT:
         raise BadOption(f"{path} exists and is not a sweep's result; choose another name")
+    if metadata.get(b"version") != VERSION or table.schema.names != schema().names:
+        version = metadata.get(b"version", b"?").decode(errors="replace")
+        raise BadOption(f"{path} is a result of format version {version}, not {VERSION.decode()}; choose another name")
     return table.to_pylist()

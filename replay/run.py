@@ -52,12 +52,7 @@ def run(
 ) -> Result:
     """Replays `options` (spelt out) on an open trace."""
     began = time.perf_counter()
-    if options.verify_tokens > 1:
-        from .verify import VerifySteps
-
-        source: Any = VerifySteps(trace, options.verify_tokens, options.accept, options.seed)
-    else:
-        source = trace
+    source = options.source(trace)
     replayer = _Replayer(trace, source, options)
     with ThreadPoolExecutor(threads) if (threads or os.cpu_count() or 1) > 1 else nullcontext() as workers:
         for piece in replayer.pieces():
@@ -86,8 +81,7 @@ class _Replayer:
         if width:
             name, parameters = parse_call(options.predictor)
             self.predictor = make_predictor(name, parameters, trace, width, options.horizon, reset=options.reset)
-        self.n_steps = source.n_steps if options.steps is None else min(source.n_steps, options.steps)
-        self.window = options.window or max(1, -(-self.n_steps // 100))
+        self.n_steps, self.window = options.steps_of(source), options.window_of(source)
         rows = options.rows_of(trace)
         self._warn(rows)
         self.tally = Tally(

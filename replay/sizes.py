@@ -9,7 +9,19 @@ from dataclasses import dataclass
 
 from .errors import BadOption, ReplayWarning
 
-_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
+_UNITS = {
+    "": 1,
+    "K": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "KI": 1024,
+    "MI": 1024**2,
+    "GI": 1024**3,
+    "T": 1000**4,
+    "TI": 1024**4,
+}
+
+MOST_BYTES = 2**60
 
 
 @dataclass(frozen=True)
@@ -24,10 +36,13 @@ class Size:
 
 def parse_bytes(text: str | int) -> int:
     """`8GiB`, `900MiB`, `12GB` or plain bytes -> bytes."""
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmMgG]?[iI]?)[bB]?\s*", str(text))
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kKmMgGtT]?[iI]?)[bB]?\s*", str(text))
     if not match or match[2].upper() not in _UNITS:
         raise BadOption(f"cannot read {text!r} as bytes; write 8GiB, 900MiB, 12GB or a plain number of bytes")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    size = float(match[1]) * _UNITS[match[2].upper()]
+    if size > MOST_BYTES:
+        raise BadOption(f"{str(text)[:40]}: more bytes than any machine has (at most {MOST_BYTES})")
+    return int(size)
 
 
 def parse_slot_list(text: str) -> list[str]:
@@ -35,7 +50,7 @@ def parse_slot_list(text: str) -> list[str]:
     out: list[str] = []
     for part in text.split(","):
         part = part.strip()
-        match = re.fullmatch(r"(\d+):(\d+):(\d+)", part)
+        match = re.fullmatch(r"(\d{1,9}):(\d{1,9}):(\d{1,9})", part)
         if match:
             low, high, by = map(int, match.groups())
             if by == 0 or high < low:
@@ -74,8 +89,8 @@ def _count(slots, keys: int) -> int:
         if percent > 100:
             raise BadOption(f"slots {text}: a fraction of the pool's {keys} keys is at most 100%")
         return max(1, math.floor(keys * percent / 100 + 1e-9)) if percent else 0
-    if not re.fullmatch(r"\d+", text):
-        raise BadOption(f"slots {text!r}: write a count (32) or a fraction of the pool's {keys} keys (25%)")
+    if not re.fullmatch(r"\d{1,15}", text):
+        raise BadOption(f"slots {text[:40]!r}: write a count (32) or a fraction of the pool's {keys} keys (25%)")
     if int(text) > keys:
         warnings.warn(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning, stacklevel=4)
     return min(int(text), keys)

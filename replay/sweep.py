@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from slotwise.policies import Refused, parse_policy
 from slotwise.traces import Trace, open_trace
@@ -52,44 +54,66 @@ def sweep(
     ]
     if not grid:
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
-    if not path.parent.is_dir():
-        raise BadOption(f"{path}: there is no folder {str(path.parent)!r} to write to")
-    part = path.with_name(path.name + ".part")
-    rows = {option_key(row): row for row in [*read_rows(path), *_read_part(part)]}
-    todo: dict[str, tuple[Trace, Options]] = {}
-    reasons = []
-    for trace, choice in grid:
-        try:
-            key = _key(trace, choice)
-        except Refused as error:
-            reasons.append(str(error))
-            continue
-        if key not in rows:
-            todo.setdefault(key, (trace, choice))
-    for reason in dict.fromkeys(reasons):
-        if skipped:
-            skipped(reason)
-    if len(reasons) == len(grid):
-        raise BadOption(f"every configuration was refused: {reasons[0]}")
-    if todo:
-        _run_all(todo, rows, part, workers or os.cpu_count() or 1, progress)
-    write_rows(list(rows.values()), path)
-    part.unlink(missing_ok=True)
+    if not path.name or path.is_dir() or not path.parent.is_dir():
+        raise BadOption(
+            f"cannot write a result to {str(out)!r}: name a file in an existing folder"
+        )
+    for trace in opened:
+        if trace.digest() != trace.sha256:
+            raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")
+    with _journal(path) as journal:
+        rows = {option_key(row): row for row in [*read_rows(path), *_read_journal(journal)]}
+        todo: dict[str, tuple[Trace, Options]] = {}
+        reasons, order = [], list(rows)
+        for trace, choice in grid:
+            try:
+                key = _key(trace, choice)
+            except Refused as error:
+                reasons.append(str(error))
+                continue
+            if key not in rows and key not in todo:
+                todo[key] = trace, choice
+                order.append(key)
+        for reason in dict.fromkeys(reasons):
+            if skipped:
+                skipped(reason)
+        if len(reasons) == len(grid):
+            raise BadOption(f"every configuration was refused: {reasons[0]}")
+        if todo:
+            _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
+        write_rows([rows[key] for key in order], path)
+        Path(journal.name).unlink()
     return path
 
 
-def _run_all(todo, rows, part: Path, workers: int, progress: Progress | None) -> None:
+@contextmanager
+def _journal(path: Path) -> Iterator[BinaryIO]:
+    """The file beside the result that finished rows go to at once; one sweep at a time may hold it."""
+    part = path.with_name(path.name + ".part")
+    with part.open("a+b") as journal:
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
+        try:
+            yield journal
+        finally:
+            if part.exists() and part.stat().st_size == 0:
+                part.unlink()
+
+
+def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:
     """Runs what is left; every finished row reaches the disk before the next is counted."""
     lock = threading.Lock()
     done = 0
-    with part.open("a", encoding="utf-8") as journal, ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(_one, trace, choice): key for key, (trace, choice) in todo.items()}
         try:
             for future in as_completed(futures):
                 row = future.result()
                 with lock:
                     rows[futures[future]] = row
-                    journal.write(json.dumps(row) + "\n")
+                    journal.write(json.dumps(row).encode() + b"\n")
                     journal.flush()
                     os.fsync(journal.fileno())
                     done += 1
@@ -108,10 +132,9 @@ def _key(trace: Trace, choice: Options) -> str:
     """What the row of this configuration will be found by; raises Refused where the policy does not allow it."""
     size = choice.size(trace)
     choice.check(trace, size)
-    total = trace.n_steps if choice.steps is None else min(trace.n_steps, choice.steps)
     return option_key(
         {**choice.recorded(size), "trace": trace.name, "trace_sha256": trace.sha256},
-        window=choice.window or max(1, -(-total // 100)),
+        window=choice.window_of(choice.source(trace)),
         pollution=choice.pollution,
         hashed=choice.plan_hash,
     )
@@ -128,19 +151,21 @@ def _sizes(slots, vram) -> list[dict[str, Any]]:
     return found
 
 
-def _read_part(part: Path) -> list[dict[str, Any]]:
-    """Rows of an interrupted sweep. A line that a kill cut short is the last one, and is left out."""
-    if not part.exists():
-        return []
-    rows = []
-    lines = part.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines, 1):
-        if not line:
-            continue
+def _read_journal(journal: BinaryIO) -> list[dict[str, Any]]:
+    """Rows of an interrupted sweep. A line that a kill cut short is the last one, and is cut off."""
+    journal.seek(0)
+    rows, whole = [], 0
+    for number, line in enumerate(journal, 1):
+        if not line.endswith(b"\n"):
+            break
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number != len(lines):
-                raise BadOption(f"{part} line {number} is not a result; move the file away to start anew") from error
-    part.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            row = json.loads(line)
+            option_key(row)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise BadOption(
+                f"{journal.name} line {number} is not a result; move it away to start anew"
+            ) from error
+        rows.append(row)
+        whole += len(line)
+    journal.truncate(whole)
     return rows

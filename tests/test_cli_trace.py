@@ -29,7 +29,9 @@ def foreign(tmp_path):
 def test_import_writes_a_trace_and_warns_on_stderr(tmp_path, foreign):
     done = slotwise("trace", "import", foreign, "-o", tmp_path / "t.parquet")
     assert done.stdout.startswith(f"{tmp_path / 't.parquet'}: <Trace foreign: unnamed model, 30 tokens x 2 layers")
-    assert done.stderr.startswith(f"warning: {foreign}: n_experts is not recorded; taken as the largest id + 1 = 16")
+    assert done.stderr.startswith(
+        f"slotwise: warning: {foreign}: n_experts is not recorded; taken as the largest id + 1 = 16"
+    )
     assert done.stderr.count("\n") == 1
     expected = whole(open_trace(foreign, n_experts=16))
     assert all(np.array_equal(expected[key], array) for key, array in whole(open_trace(tmp_path / "t.parquet")).items())
@@ -77,7 +79,7 @@ def test_info_warns_once_about_what_is_wrong(tmp_path):
     done = slotwise("trace", "info", tmp_path / "t.parquet", "--json")
     assert len(json.loads(done.stdout)["warnings"]) == 1
     done = slotwise("trace", "info", tmp_path / "t.parquet")
-    assert done.stderr.startswith("warning: token order lost: request 0 goes from position 2 to 1 at row 3")
+    assert done.stderr.startswith("slotwise: warning: token order lost: request 0 goes from position 2 to 1 at row 3")
     assert done.stderr.count("\n") == 1
 
 
@@ -99,7 +101,7 @@ def test_synth_gives_the_same_bytes_for_the_same_seed(tmp_path):
 def test_the_defaults_of_the_command_are_those_of_the_function():
     from slotwise.cli.trace import synth
 
-    options = {option.name: option.default for option in synth.params if option.name not in ("output", "help")}
+    options = {option.name: option.default for option in synth.params if option.name not in ("output", "force", "help")}
     written = {name: p.default for name, p in inspect.signature(synthesise).parameters.items() if name != "name"}
     assert {name: None if value is None or not isinstance(value, int | float) else value
             for name, value in options.items()} == written  # fmt: skip
@@ -111,7 +113,9 @@ def test_profile_counts_decode_demands_into_a_file(tmp_path):
     assert (found["format"], found["version"], found["phase"]) == ("slotwise.profile", 1, "decode")
     assert np.array(found["counts"]).sum(axis=1).tolist() == [7 * 640 * 8] * 24
     assert found["traces"] == [{"name": "sample", "sha256": open_trace("sample").sha256}]
-    slotwise("trace", "profile", "sample", "sample", "-o", tmp_path / "p.json", "--phase", "all")
+    done = slotwise("trace", "profile", "sample", "-o", tmp_path / "p.json", code=2)
+    assert done.stderr.startswith(f"slotwise: {tmp_path / 'p.json'} exists; choose another name, or replace it")
+    slotwise("trace", "profile", "sample", "sample", "-o", tmp_path / "p.json", "--phase", "all", "--force")
     assert len(json.loads((tmp_path / "p.json").read_text())["traces"]) == 2
 
 

@@ -250,6 +250,16 @@ def test_the_guard_evicts_at_equality_and_keeps_one_point_above(counters):
     has(counters(one_younger, bare, slots=1, width=1), dropped_guard=1, loads_speculative=0)
 
 
+@pytest.mark.parametrize(("now", "dropped"), [(132, 0), (133, 1)])
+def test_the_guard_adds_a_quarter_and_its_counts_to_the_victims_score(counters, now, dropped):
+    """B was demanded a step ago: 510 + 127 + 256 = 893. A was demanded three times, last at step 2: 768 + 255 - age."""
+    guard = {"warm": 0, "ratio": 0.25, "counts": 1}
+    rows = [[A], [A], [A], *([None] * (now - 4)), [B], [A]]
+    trace = case([[A]] * (now + 1), rows, predicted=[[], [None] * now + [[A]]])
+    got = counters(trace, {"name": "lru", "params": {}, "guard": guard}, slots=1, width=1)
+    has(got, dropped_guard=dropped, loads_speculative=1 - dropped)
+
+
 # -- gate, pins, static ----------------------------------------------------------------------------------------------
 def test_the_gate_admits_the_third_miss_and_forgets_by_halves(counters):
     gate = {"name": "lru", "params": {}, "gate": {"window": 0, "admit": 3}}
@@ -273,36 +283,8 @@ def test_streamed_prefill_leaves_no_trace_but_hits_and_ticks(counters):
     has(got, hits=1, streamed=2, compulsory=2, loads_demand=2, misses=4)
 
 
-def test_bytes_count_what_is_staged(counters):
-    """Rows of 10 bytes. Streamed rows move always, bypassed rows only if fetched."""
-    trace = case([[A], [A], [B], [C], [B]], step=[0, 1, 1, 1, 2], row_bytes=(10,))
-    got = counters(trace, slots=1, prefill="stream", batch_gate=2)
-    has(got, bytes_loaded=20, bytes_moved=40)
-    trace = case([[A, B, C]], row_bytes=(10,))
-    has(counters(trace, slots=1), bypassed=2, bytes_loaded=10, bytes_moved=10)
-    has(counters(trace, slots=1, miss="fetch"), bypassed=2, bytes_loaded=10, bytes_moved=30)
-
-
 def test_a_reset_forgets_everything_but_the_step_index(counters):
     """A is cold again for each request; what lay there is discarded."""
     trace = case([[A], [A], [A], [A]], request=[7, 7, 8, 8])
     has(counters(trace, slots=2), hits=3, compulsory=1, discarded=0)
     has(counters(trace, slots=2, reset="request"), hits=2, compulsory=2, discarded=1, residents=1)
-
-
-# -- global pools and bytes ------------------------------------------------------------------------------------------
-def test_a_global_lru_below_one_token_cycle_never_hits(counters):
-    trace = case([[A]] * 5, [[A]] * 5, [[A]] * 5)
-    has(counters(trace, slots=2, scope="global"), hits=0, demands=15)
-    has(counters(trace, slots=3, scope="global"), hits=12)
-
-
-def test_a_byte_pool_gathers_victims_until_the_row_fits(counters):
-    """Capacity 20: the rows of layer 0 have 10 bytes, those of layer 1 have 20, for which all others must leave."""
-    trace = case([[A], [B], [A], [A]], [[A], [A], [A], [A]], row_bytes=(10, 20))
-    law = trace.by_law("lru", scope="global", vram=20)
-    first = [entry for entry in law.plan[0] if entry[0] <= 1]
-    assert first == [(0, 0, A, 1), (0, 0, A, 3), (0, 1, A, 1), (1, 1, A, 3), (1, 0, B, 1), (1, 0, B, 3), (1, 1, A, 1)]
-    trace = case([[A, B], [C, D]], [[A], [A]], row_bytes=(10, 20))
-    has(counters(trace, scope="global", vram=20), loads_demand=2 + 1 + 2 + 1, evictions=2 + 1 + 2, bypassed=0)
-    has(counters(trace, scope="global", vram=19), loads_demand=1 + 0 + 1 + 0, evictions=1, bypassed=1 + 1 + 1 + 1)

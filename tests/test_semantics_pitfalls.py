@@ -52,10 +52,12 @@ def test_a_prediction_is_no_demand(replayed):
     has(replayed(trace, slots=4, width=2), demands=2, hits=0, misses=2, loads_speculative=2, compulsory=2, unresolved=2)
 
 
-def test_a_row_never_demanded_scores_nothing_however_young_the_run(replayed):
-    """C is loaded ahead at step 0 and never asked for. B needs a place at step 1: C leaves, not A."""
+@pytest.mark.parametrize("params", [{}, {"half_life": 1}])
+def test_a_row_never_demanded_scores_nothing_however_young_the_run(replayed, params):
+    """C is loaded ahead at step 0 and never asked for. B needs a place at step 1: C leaves, not A, not even a cold A."""
     trace = case([[A], [A], [A]], [[A], [B], [A]], predicted=[[], [[C], None, None]])
-    has(replayed(trace, "lfru", slots=2, width=1), wasted=1, evictions=1, hits=2 + 1)
+    policy = {"name": "lfru", "params": params}
+    has(replayed(trace, policy, slots=2, width=1), wasted=1, evictions=1, hits=2 + 1)
 
 
 def test_the_load_budget_is_not_spent_on_what_needs_no_load(replayed):
@@ -75,6 +77,31 @@ def test_streamed_prefill_does_not_heat_what_decode_will_weigh(replayed):
     rows = [[A], [A], [A], [A], [A], [A], [B], [B], [C], [B]]
     trace = case(rows, step=[0, 0, 0, 0, 0, 1, 2, 3, 4, 5], phase=[0] * 5 + [1] * 5)
     has(replayed(trace, "lfu", slots=2, prefill="stream", batch_gate=4), streamed=1, hits=2, evictions=1)
+
+    trace = case([[A]] * 5, [[A]] * 5, [[A]] * 5)
+    has(replayed(trace, slots=2, scope="global"), hits=0, demands=15)
+    has(replayed(trace, slots=3, scope="global"), hits=12)
+
+
+def test_a_byte_pool_gathers_victims_until_the_row_fits(replayed):
+    """Capacity 20: the rows of layer 0 have 10 bytes, those of layer 1 have 20, for which all others must leave."""
+    trace = case([[A], [B], [A], [A]], [[A], [A], [A], [A]], row_bytes=(10, 20))
+    law = trace.by_law("lru", scope="global", vram=20)
+    first = [entry for entry in law.plan[0] if entry[0] <= 1]
+    assert first == [(0, 0, A, 1), (0, 0, A, 3), (0, 1, A, 1), (1, 1, A, 3), (1, 0, B, 1), (1, 0, B, 3), (1, 1, A, 1)]
+    trace = case([[A, B], [C, D]], [[A], [A]], row_bytes=(10, 20))
+    has(replayed(trace, scope="global", vram=20), loads_demand=2 + 1 + 2 + 1, evictions=2 + 1 + 2, bypassed=0)
+    has(replayed(trace, scope="global", vram=19), loads_demand=1 + 0 + 1 + 0, evictions=1, bypassed=1 + 1 + 1 + 1)
+
+
+def test_bytes_count_what_is_staged(replayed):
+    """Rows of 10 bytes. Streamed rows move always, bypassed rows only if fetched."""
+    trace = case([[A], [A], [B], [C], [B]], step=[0, 1, 1, 1, 2], row_bytes=(10,))
+    got = replayed(trace, slots=1, prefill="stream", batch_gate=2)
+    has(got, bytes_loaded=20, bytes_moved=40)
+    trace = case([[A, B, C]], row_bytes=(10,))
+    has(replayed(trace, slots=1), bypassed=2, bytes_loaded=10, bytes_moved=10)
+    has(replayed(trace, slots=1, miss="fetch"), bypassed=2, bytes_loaded=10, bytes_moved=30)
 
 
 @pytest.mark.parametrize("policy", ["lfru", "belady"])

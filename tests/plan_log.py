@@ -64,7 +64,8 @@ def replayed(trace, policy, slots, *, general=False, log=True, **options):
     if general:
         assert run.lane.lists, "nothing to keep out: this run takes the general kernel anyway"
         run.lane.lists = []
-    run.lane._hashes = logs = [_Log() for _ in run.lane._hashes]
+    logs = [_Log() for _ in run.lane._hashes]
+    vars(run.lane)["_hashes"] = logs
     for piece in run.pieces():
         run.advance(piece, None)
     return run.result(0.0), [np.frombuffer(one.bytes, "<i4").reshape(-1, 4) for one in logs]

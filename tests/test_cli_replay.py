@@ -39,10 +39,11 @@ def trace(tmp_path):
     return tmp_path / "t.parquet"
 
 
-def say(capsys, *words):
+def say(capsys, *words) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command run in this process."""
     code = main([str(word) for word in words])
-    return code, *capsys.readouterr()
+    out, err = capsys.readouterr()
+    return code, out, err
 
 
 # ---- what it prints

@@ -5,12 +5,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import numba
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from conftest import run
 from conftest import slotwise as command
+from numba.core.registry import CPUDispatcher
 from trace_cases import tiny
 
 import slotwise
@@ -94,7 +94,7 @@ def test_it_runs_compiled_in_a_module_of_its_own_as_ours_do(mine):
         made = kernel(type(slotwise.parse_policy(policy).policy), full=False, look=False, record=False, plain=False)
         assert made.__file__ is not None
         assert Path(made.__file__).parent == cache_folder()
-        assert isinstance(made.replay_block, numba.core.registry.CPUDispatcher)
+        assert isinstance(made.replay_block, CPUDispatcher)
         assert made.replay_block.nopython_signatures
 
 

@@ -95,7 +95,7 @@ def test_without_row_sizes_bytes_are_unknown_and_vram_names_the_way_out():
     assert (told.options["slots"], told.counters["bytes_loaded"], told.token_cycle_bytes) == (2, 800, 400)
 
 
-@pytest.mark.parametrize("vram", ["lots", "8GiBB", "-1", "1TB", ""])
+@pytest.mark.parametrize("vram", ["lots", "8GiBB", "-1", "1PB", ""])
 def test_a_budget_that_is_none_is_refused_with_what_to_write(vram):
     with pytest.raises(BadOption, match="as bytes; write 8GiB, 900MiB, 12GB or a plain number"):
         slotwise.replay(demanding(A, row_bytes=[100]), vram=vram)

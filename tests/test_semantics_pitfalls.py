@@ -1,6 +1,7 @@
 """Faults that caches of this kind have really had, one example each that would catch it, in both engines."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from oracle_case import case, with_profiles
@@ -54,7 +55,7 @@ def test_a_prediction_is_no_demand(replayed):
 
 @pytest.mark.parametrize("params", [{}, {"half_life": 1}])
 def test_a_row_never_demanded_scores_nothing_however_young_the_run(replayed, params):
-    """C is loaded ahead at step 0 and never asked for. B needs a place at step 1: C leaves, not A, not even a cold A."""
+    """C is loaded ahead at step 0 and never asked for. B needs a place at step 1: C leaves, not A, though A is cold."""
     trace = case([[A], [A], [A]], [[A], [B], [A]], predicted=[[], [[C], None, None]])
     policy = {"name": "lfru", "params": params}
     has(replayed(trace, policy, slots=2, width=1), wasted=1, evictions=1, hits=2 + 1)
@@ -92,6 +93,27 @@ def test_a_byte_pool_gathers_victims_until_the_row_fits(replayed):
     trace = case([[A, B], [C, D]], [[A], [A]], row_bytes=(10, 20))
     has(replayed(trace, scope="global", vram=20), loads_demand=2 + 1 + 2 + 1, evictions=2 + 1 + 2, bypassed=0)
     has(replayed(trace, scope="global", vram=19), loads_demand=1 + 0 + 1 + 0, evictions=1, bypassed=1 + 1 + 1 + 1)
+
+
+def test_a_row_for_which_all_cannot_make_room_has_no_victim_and_no_guard_is_asked(replayed):
+    """Layer 1's row of 100 never fits into 90. That A is warm is not the reason."""
+    trace = case([[A], [A], [A], [B]], [None] * 4, row_bytes=(40, 100), n_experts=2)
+    ahead = {1: [[[-1]] * 4, [[-1], [-1], [-1], [A]]]}
+    guarded = {"name": "lfru", "params": {}, "guard": {"warm": 2, "ratio": 0.25, "counts": 4}}
+    got = replayed(replace(trace, predicted=ahead), guarded, scope="global", vram=90, width=1)
+    has(got, dropped_no_victim=1, dropped_guard=0, evictions=0)
+
+
+@pytest.mark.parametrize(("heat", "dropped"), [(1, 0), (3, 1)])
+def test_the_guard_is_asked_for_each_row_that_must_leave(replayed, heat, dropped):
+    """Two rows of 40 lie in 90 bytes, and 80 are predicted: cold B would go first, but both go or none."""
+    rows = [*([[A]] * heat), [B], None]
+    n = len(rows)
+    trace = case(rows, [None] * n, row_bytes=(40, 80), n_experts=2)
+    ahead = {1: [[[-1]] * n, [*([[-1]] * (n - 1)), [A]]]}
+    guarded = {"name": "lfru", "params": {}, "guard": {"warm": 2, "ratio": 0.25, "counts": 4}}
+    got = replayed(replace(trace, predicted=ahead), guarded, scope="global", vram=90, width=1)
+    has(got, dropped_guard=dropped, evicted_by_prefetch=2 - 2 * dropped, loads_speculative=1 - dropped)
 
 
 def test_bytes_count_what_is_staged(replayed):

@@ -36,7 +36,7 @@ from numba import njit
 from slotwise.policies.compiled import hooks
 from slotwise.policies.layout import FOREVER, NEVER, NONE
 from slotwise.policies.views import live_counters, open_pool
-from slotwise.policies.pointers import address_of, as_int64, as_uint8, data_of
+from slotwise.policies.pointers import address_of, as_int64, as_uint8, data_of, whole_priority
 
 {hooks} = (
     njit(f, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True) for f in hooks({name!r}))
@@ -107,8 +107,10 @@ def make_kernel(
 
 def _basis(policy: type[Policy]) -> str:
     """All that the policy's functions are made of: its file, what they call elsewhere, and the constants they read."""
-    found: dict[str, str] = {"": inspect.getsource(sys.modules[policy.__module__])}
+    module = sys.modules[policy.__module__]
+    found: dict[str, str] = {"": getattr(module, "__text__", None) or inspect.getsource(module)}
     todo = [getattr(policy, name) for name in HOOKS]
+    found |= {f"hook {function.__qualname__}": _text(function) for function in todo}
     while todo:
         function = todo.pop()
         for name in function.__code__.co_names:
@@ -117,9 +119,16 @@ def _basis(policy: type[Policy]) -> str:
             if isinstance(value, (int, float, str, tuple)):
                 found[f"{function.__module__}.{name}"] = repr(value)
             elif inspect.isfunction(value) and f"{value.__module__}.{name}" not in found:
-                found[f"{value.__module__}.{name}"] = inspect.getsource(value)
+                found[f"{value.__module__}.{name}"] = _text(value)
                 todo.append(value)
     return "\0".join(f"{name}={text}" for name, text in sorted(found.items()))
+
+
+def _text(function) -> str:
+    """The source of a function; of one from a user's file its code, since the file may have changed under it."""
+    if "__text__" in function.__globals__:
+        return f"{function.__code__.co_code!r} {function.__code__.co_consts!r} {function.__code__.co_names!r}"
+    return inspect.getsource(function)
 
 
 def _numba_version() -> str:

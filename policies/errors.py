@@ -18,7 +18,7 @@ def not_compiled(spec: object, error: Exception) -> BadPolicy:
         "No impl",
     )
     line = next((text for text in lines if any(word in text for word in telling)), lines[0])
-    return BadPolicy(f"{spec} does not compile: {line}")
+    return BadPolicy(f"{spec} does not compile (its priority and hooks are compiled by numba): {line}")
 
 
 class Refused(BadPolicy):

@@ -20,6 +20,7 @@ from numba import njit
 
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
+from .pointers import whole_priority
 from .policy import FULL, KEEPS_ORDER, NUMBERS, RECORD, filled, left, oldest, priority, then, touched
 
 # --- generated modules begin here ---
@@ -97,7 +98,7 @@ def pick(p, at):
         for slot in range(slots):
             p.score[slot] = TAKEN
             if p.hold[slot] < tick:
-                p.score[slot] = min(priority(p, p.owner[slot], at), TAKEN - 1)
+                p.score[slot] = min(np.int64(whole_priority(priority(p, p.owner[slot], at))), TAKEN - 1)
     best = np.int64(TAKEN)
     for slot in range(slots):
         best = min(best, p.score[slot])
@@ -237,14 +238,15 @@ def make_room(p, n, key, at, layer, speculative):
         if victim == NONE:
             verdict = NO_VICTIM
             break
-        if speculative and p.shared[H.guard] and protects(p, victim, key, at):
-            verdict = GUARDED
-            break
         p.gathered[count] = victim
         count += 1
         hold(p, victim, at.tick)
         p.score[p.slot[victim]] = TAKEN
         need -= p.row_bytes[layer_of(p, at, victim)]
+    if verdict == ROOM and speculative and p.shared[H.guard]:
+        for i in range(count):
+            if protects(p, p.gathered[i], key, at):
+                verdict = GUARDED
     for i in range(count):
         victim = p.gathered[i]
         p.busy[victim] = NEVER  # held only while we gathered; a sequential tick may load it again

@@ -2,7 +2,7 @@
 # pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 
 def _pointer(dtype):
@@ -46,3 +46,13 @@ def address_of(typing_context, array):
         return builder.ptrtoint(data, context.get_value_type(types.int64))
 
     return signature, codegen
+
+
+def whole_priority(value):
+    """The value itself; a fraction does not compile, since it would be cut to a whole number in silence."""
+    return value
+
+
+@overload(whole_priority)
+def _whole_priority(value):
+    return (lambda value: value) if isinstance(value, types.Integer) else None

@@ -37,7 +37,7 @@ def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
         raise BadPolicy(f"{path!r} is not a profile; make one with 'slotwise trace profile'")
     rule = f"profile {path!r}: version 1 holds traces, a list, and counts, whole numbers [n_layers][n_experts]"
     traces = data.get("traces", [])
-    if data.get("version") != 1 or not isinstance(traces, list):
+    if data.get("version", 1) != 1 or not isinstance(traces, list):
         raise BadPolicy(rule)
     try:
         counts = np.array(data.get("counts"))

@@ -46,9 +46,10 @@ def parse_policy(text: str | PolicySpec) -> PolicySpec:
     """Reads a spelling. Raises BadPolicy naming what is wrong and the nearest right name."""
     if isinstance(text, PolicySpec):
         return text
-    first, *rest = _parts(text.strip(), "+")
-    label, values = _call(first)
-    kind = _from_file(label) if ".py:" in label else _known(label, text)
+    path = re.match(r"\s*(.+\.py:[A-Za-z_]\w*)", text)  # a file's name may hold any character
+    first, *rest = _parts(text[path.end() :].strip() if path else text.strip(), "+")
+    label, values = _call((path[1] if path else "") + first)
+    kind = _from_file(label) if path else _known(label, text)
     policy = _build(kind, label, values)
     added: dict[str, Any] = {}
     for part in rest:
@@ -69,7 +70,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 def _call(text: str) -> tuple[str, dict[str, str]]:
     """Name and values as they are written."""
-    match = re.fullmatch(r"\s*(.+?)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
+    match = re.fullmatch(r"\s*(.+\.py:\w+|.+?)\s*(?:\((.*)\))?\s*", text, re.DOTALL)
     if not match:
         raise BadPolicy(f"cannot read {text!r}; write name or name(parameter=value, ...)")
     values: dict[str, str] = {}
@@ -212,7 +213,10 @@ def _from_file(label: str) -> type[Policy]:
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            module.__dict__["__text__"] = text.decode(errors="replace")
+            exec(
+                compile(text, str(path), "exec"), module.__dict__
+            )  # not by the loader: its .pyc has a clock of seconds
         except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[module_name]
             raise BadPolicy(f"{label!r}: {where} does not load: {type(error).__name__}: {error}") from error

@@ -83,7 +83,20 @@ class Options:
         """The same with policy and predictor in canonical spelling (the predictor is `none` at width 0)."""
         name, values = parse_call(self.predictor)
         call = f"{name}({', '.join(f'{k}={v}' for k, v in values.items())})" if values else name
-        return replace(self, policy=str(parse_policy(self.policy)), predictor=call if self.width else "none")
+        return replace(
+            self,
+            policy=str(parse_policy(self.policy)),
+            predictor=call if self.width else "none",
+            accept=float(self.accept),
+        )
+
+    @classmethod
+    def of(cls, **values: Any) -> Options:
+        """Options from keywords, spelt out; an unknown one is named with those that there are."""
+        unknown = sorted(set(values) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise BadOption(f"no option named {unknown[0]!r}; known: {', '.join(cls.__dataclass_fields__)}")
+        return cls(**values).spelt()
 
     def rows_of(self, trace) -> tuple[int, ...] | None:
         """Bytes of one row per layer: recorded ones, unless `row_bytes` says otherwise."""

@@ -36,11 +36,8 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | No
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
-    unknown = set(options) - set(Options.__dataclass_fields__)
-    if unknown:
-        raise BadOption(f"no option named {sorted(unknown)[0]!r}; known: {', '.join(Options.__dataclass_fields__)}")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    return run(opened, Options(policy=policy, slots=slots, **options).spelt(), threads=threads, progress=progress)
+    return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 
 
 def run(

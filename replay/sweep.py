@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from slotwise.policies import Refused, parse_policy
+from slotwise.policies import Refused
 from slotwise.traces import Trace, open_trace
 
 from .errors import BadOption
@@ -49,31 +49,30 @@ def sweep(
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = _sizes(slots, vram)
     grid = [
-        (trace, Options(policy=str(parse_policy(policy)), width=width, **size, **options).spelt())
+        (trace, Options.of(policy=policy, width=width, **size, **options))
         for trace, policy, size, width in product(opened, policies, sizes, widths)
     ]
     if not grid:
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
     if not path.name or path.is_dir() or not path.parent.is_dir():
-        raise BadOption(
-            f"cannot write a result to {str(out)!r}: name a file in an existing folder"
-        )
+        raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
     for trace in opened:
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")
     with _journal(path) as journal:
-        rows = {option_key(row): row for row in [*read_rows(path), *_read_journal(journal)]}
+        kept = {option_key(row): row for row in read_rows(path)}
+        rows = kept | {option_key(row): row for row in _read_journal(journal)}
         todo: dict[str, tuple[Trace, Options]] = {}
-        reasons, order = [], list(rows)
+        reasons, order = [], dict.fromkeys(kept)  # what was there first, then in the order of the grid
         for trace, choice in grid:
             try:
                 key = _key(trace, choice)
             except Refused as error:
                 reasons.append(str(error))
                 continue
-            if key not in rows and key not in todo:
-                todo[key] = trace, choice
-                order.append(key)
+            order[key] = None
+            if key not in rows:
+                todo.setdefault(key, (trace, choice))
         for reason in dict.fromkeys(reasons):
             if skipped:
                 skipped(reason)
@@ -81,7 +80,7 @@ def sweep(
             raise BadOption(f"every configuration was refused: {reasons[0]}")
         if todo:
             _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
-        write_rows([rows[key] for key in order], path)
+        write_rows([rows[key] for key in order | dict.fromkeys(rows)], path)
         Path(journal.name).unlink()
     return path
 
@@ -162,9 +161,7 @@ def _read_journal(journal: BinaryIO) -> list[dict[str, Any]]:
             row = json.loads(line)
             option_key(row)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BadOption(
-                f"{journal.name} line {number} is not a result; move it away to start anew"
-            ) from error
+            raise BadOption(f"{journal.name} line {number} is not a result; move it away to start anew") from error
         rows.append(row)
         whole += len(line)
     journal.truncate(whole)

@@ -125,10 +125,8 @@ def _basis(policy: type[Policy]) -> str:
 
 
 def _text(function) -> str:
-    """The source of a function; of one from a user's file its code, since the file may have changed under it."""
-    if "__text__" in function.__globals__:
-        return f"{function.__code__.co_code!r} {function.__code__.co_consts!r} {function.__code__.co_names!r}"
-    return inspect.getsource(function)
+    """The source of a function; of one from a user's file nothing, as the file's whole text is part of the basis."""
+    return "" if "__text__" in function.__globals__ else inspect.getsource(function)
 
 
 def _numba_version() -> str:

@@ -26,8 +26,8 @@ Progress = Callable[[int, int, str], None]
 
 
 def sweep(
-    traces: Iterable[Trace | str | Path],
-    policies: Iterable[str],
+    traces: Iterable[Trace | str | Path] | Trace | str | Path,
+    policies: Iterable[str] | str,
     slots: Iterable[str | int] | str | int | None = None,
     widths: Iterable[int] = (0,),
     *,
@@ -46,6 +46,8 @@ def sweep(
     finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
     """
     path = Path(out)
+    traces = [traces] if isinstance(traces, (str, Path, Trace)) else traces
+    policies = [policies] if isinstance(policies, str) else policies
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = _sizes(slots, vram)
     grid = [

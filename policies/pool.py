@@ -166,6 +166,10 @@ class Pool:
                 fitting.append(key)
         return fitting
 
+    def open(self) -> None:
+        """Makes kernel and memory now. Threads must not meet them first: each would make its own (no lock since 3.12)."""
+        _ = self.kernel, self.buffer
+
     @cached_property
     def _address(self) -> int:
         return self.buffer.address

@@ -46,6 +46,8 @@ class Lane:
     def __init__(self, pool: Pool, *, width: int, horizon: int, hashed: bool = False, lists: bool = False):
         self.pool, self.width, self.horizon, self.hashed = pool, width, horizon, hashed
         self.lists = [LruLists(pool.n_experts, slots) for slots in pool.slots] if lists else []
+        if not lists:
+            pool.open()
         self._hashes = [hashlib.sha256() for _ in range(pool.n_pools)]
 
     def know(self, first_demand: np.ndarray) -> None:
@@ -66,8 +68,6 @@ class Lane:
                 experts = piece.block.experts
                 self.lists[pool].replay(pool, piece.first_step, piece.starts, piece.cells, experts, counts)
         else:
-            self.pool.kernel  # noqa: B018 - compiled here, before threads ask for it
-
             def one(pool: int) -> None:
                 self._one(pool, piece, counts, bits)
 

@@ -2,7 +2,8 @@
 
 import click
 
-from .report import show, working
+from .progress import working
+from .report import show
 
 
 @click.command(name="compare", epilog="Example: slotwise compare sample -o report")

@@ -1,7 +1,6 @@
 """The options that every command which decides about experts shares, with their defaults in one place."""
 
 from collections.abc import Callable
-from typing import Any
 
 import click
 
@@ -58,30 +57,3 @@ def numbers(text: str, name: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise click.UsageError(f"--{name} {text!r}: write whole numbers with commas, such as 0,4") from None
-
-
-class Bar:
-    """A progress bar on stderr while a terminal watches, and nothing otherwise."""
-
-    def __init__(self, label: str):
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._label = label
-        self._task: Any = None
-
-    def __enter__(self) -> "Bar":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, done: int, total: int, what: str) -> None:
-        """Shows `done` of `total`, and what was done last."""
-        if self._task is None:
-            self._task = self._bar.add_task(self._label, total=total)
-        self._bar.update(self._task, completed=done, description=f"{self._label} {what}")

@@ -6,7 +6,8 @@ import click
 
 import slotwise
 
-from .options import Bar, shared
+from .options import shared
+from .progress import working
 
 
 @click.command(
@@ -26,8 +27,8 @@ def command(trace, slots, vram, as_json, **options):
     """Replay one configuration of a trace T (a file, or 'sample') and print its counters."""
     if slots is None and vram is None:
         slots = "25%"
-    with Bar("replaying") as bar:
-        result = slotwise.replay(trace, slots=slots, vram=vram, progress=bar.update, **options)
+    with working() as progress:
+        result = slotwise.replay(trace, slots=slots, vram=vram, progress=progress, **options)
     if as_json:
         click.echo(json.dumps(result.to_dict()))
         return

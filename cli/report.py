@@ -1,11 +1,11 @@
 """`slotwise report`: result files in, a folder with a page, figures and tables out."""
 
 import json
-import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
+
+from .progress import working
 
 
 @click.command(name="report", epilog="Example: slotwise report R.parquet -o report")
@@ -20,22 +20,6 @@ def command(results, output, force, as_json):
     with working() as progress:
         page = write_report(results, output, force=force, progress=lambda what: progress(1, 1, what))[0]
     show(page, as_json)
-
-
-@contextmanager
-def working():
-    """A progress bar on stderr where stderr is a terminal; yields a function of (done, total, what)."""
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
 
 
 def show(page: Path, as_json: bool) -> None:

@@ -6,7 +6,8 @@ import click
 
 import slotwise
 
-from .options import Bar, numbers, shared
+from .options import numbers, shared
+from .progress import working
 
 
 @click.command(
@@ -27,10 +28,10 @@ def command(traces, policies, slots, vram, width, output, workers, as_json, **op
     """Replay every trace x policy x size x width; killed, it goes on where it stopped."""
     skipped: list[str] = []
     try:
-        with Bar("replaying") as bar:
+        with working() as progress:
             path = slotwise.sweep(
                 traces, policies, slots, numbers(width, "width"), out=output, vram=vram, workers=workers,
-                progress=bar.update, skipped=skipped.append, **options,
+                progress=progress, skipped=skipped.append, **options,
             )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("slotwise: interrupted; what is finished is kept, run the same command to go on", err=True)

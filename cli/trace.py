@@ -1,14 +1,14 @@
 """Traces from the command line: `slotwise trace import | info | synth | profile`."""
 
 import json
-import sys
 import warnings
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 import slotwise
+
+from .progress import working
 
 
 @click.group(
@@ -45,7 +45,8 @@ def import_(sources, output, force, name, **hints):
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
-    with _progress("reading", None):
+    with working() as progress:
+        progress(0, None, "reading")
         trace = slotwise.open_trace(sources, name, **hints)
     _save(trace, output)
 
@@ -105,20 +106,13 @@ def profile(traces, output, force, phase):
 
 
 def _save(trace, output):
-    with _progress("writing", trace.n_tokens) as advance:
+    done = 0
+
+    def advance(rows):
+        nonlocal done
+        done += rows
+        progress(done, trace.n_tokens, "writing")
+
+    with working() as progress:
         trace.save(output, advance=advance)
     click.echo(f"{output}: {trace!r}")
-
-
-@contextmanager
-def _progress(what: str, total: int | None):
-    """A bar on stderr, where stderr is a terminal; yields what to call with the rows done."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda rows: bar.advance(task, rows)

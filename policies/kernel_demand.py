@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from .kernel_loads import begin, meet, serve_miss, trim
-from .kernel_slots import hold, internal, record, touch
+from .kernel_slots import hold, inlined, internal, record, touch
 from .layout import NONE
 from .names import C, H, P, V
 from .policy import FULL, FUTURE, NUMBERS, PLANS_TICKS, RECORD, choose
@@ -61,7 +61,6 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         p.known[key] = 1
         if FULL and p.shared[H.has_bits]:
             bits[i] = 1 if hit else 2
-    head[P.n_demand] = count
     layer = at.layer
     hits = count - misses
     n[layer * C.n + C.demands] += count
@@ -79,6 +78,18 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
             serve_miss(p, n, p.missed[i], at, i)
     if FULL and p.shared[H.exceed]:
         trim(p, n, at)
+
+
+@inlined
+def count_hit(p, n, layer, key):
+    """One hit, and whether look-ahead brought it. (The event loop sums up per tick instead: it is the fast one.)"""
+    n[layer * C.n + C.hits] += 1
+    if p.unused[key]:
+        p.unused[key] = 0
+        n[layer * C.n + C.prefetch_hits] += 1
+    else:
+        n[layer * C.n + C.hits_demand] += 1
+    record(p, V.hit, key, p.slot[key])
 
 
 @internal
@@ -100,7 +111,6 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
         p.demand[count] = key
         p.missed[count] = i
         count += 1
-    head[P.n_demand] = count
     n[layer * C.n + C.demands] += count
     start = head[P.n_records]
     for j in range(count):
@@ -116,13 +126,7 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
         if FULL and p.shared[H.has_bits]:
             bits[i] = 1 if hit else 2
         if hit:
-            n[layer * C.n + C.hits] += 1
-            if p.unused[key]:
-                p.unused[key] = 0
-                n[layer * C.n + C.prefetch_hits] += 1
-            else:
-                n[layer * C.n + C.hits_demand] += 1
-            record(p, V.hit, key, p.slot[key])
+            count_hit(p, n, layer, key)
         else:
             n[layer * C.n + C.misses] += 1
             if not p.known[key]:
@@ -179,23 +183,16 @@ def stream_demand(p, n, at, ids, lo, hi, future, bits):
         if FULL and p.shared[H.has_bits]:
             bits[i] = 1 if hit else 2
         if hit:
-            n[layer * C.n + C.hits] += 1
-            if p.unused[key]:
-                p.unused[key] = 0
-                n[layer * C.n + C.prefetch_hits] += 1
-            else:
-                n[layer * C.n + C.hits_demand] += 1
-            record(p, V.hit, key, p.slot[key])
+            count_hit(p, n, layer, key)
         else:
             n[layer * C.n + C.misses] += 1
             n[layer * C.n + C.streamed] += 1
             record(p, V.streamed, key, NONE)
-    p.head[P.n_demand] = count
 
 
 @internal
 def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
-    """One tick of demand: `ids[row, lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
+    """One tick of demand: `ids[lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
     p.head[P.n_records] = 0
     if at.now >= p.head[P.due]:
         begin(p, n, at)

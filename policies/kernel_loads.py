@@ -96,7 +96,7 @@ def load_hottest(p, n, at):
 
 @inlined
 def may_load(p, at):
-    """Counts a load against the cap of this tick and pool; False once the cap is reached."""
+    """Whether this tick and pool may start another load."""
     head = p.head
     cap = p.shared[H.max_loads]
     if not FULL or cap < 0:
@@ -122,6 +122,14 @@ def meet(p, at, key):
 
 
 @inlined
+def refuse(p, n, key, layer, reason, verb, place):
+    """A miss or a prediction that gets no slot: counted under its reason, and out of the policy's order again."""
+    n[layer * C.n + reason] += 1
+    refused(p, key)
+    record(p, verb, key, place)
+
+
+@inlined
 def serve_miss(p, n, key, at, index):
     """Late, gate, throttle, slot: the first refusal is the one counted."""
     layer = at.layer
@@ -138,14 +146,10 @@ def serve_miss(p, n, key, at, index):
         if p.gated[key] != 0xFFFFFFFF:
             p.gated[key] += np.uint32(1)
         if p.gated[key] < shared[H.gate_admit]:
-            n[layer * C.n + C.gated] += 1
-            refused(p, key)
-            record(p, V.gated, key, NONE)
+            refuse(p, n, key, layer, C.gated, V.gated, NONE)
             return
     if not may_load(p, at):
-        n[layer * C.n + C.throttled] += 1
-        refused(p, key)
-        record(p, V.throttled, key, NONE)
+        refuse(p, n, key, layer, C.throttled, V.throttled, NONE)
         return
     if warming(p) or (PLANS_TICKS and not p.kept[index]):
         verdict = NO_VICTIM
@@ -154,9 +158,7 @@ def serve_miss(p, n, key, at, index):
     else:
         verdict = make_room(p, n, key, at, layer, False)
     if verdict != ROOM:
-        n[layer * C.n + C.bypassed] += 1
-        refused(p, key)
-        record(p, V.bypassed, key, NONE)
+        refuse(p, n, key, layer, C.bypassed, V.bypassed, NONE)
         return
     head[P.loads] += 1
     at_once = FULL and shared[H.sequential] != 0 and shared[H.lag_demand] == 0
@@ -207,7 +209,6 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
             hold(p, key, tick)
             p.considered[count] = key
             count += 1
-    head[P.n_considered] = count
     n[layer * C.n + C.predictions] += offered
     head[P.scored] = 0
     for i in range(count):
@@ -239,6 +240,4 @@ def offer(p, n, key, at):
             return
         if verdict == GUARDED:
             reason = C.dropped_guard
-    n[layer * C.n + reason] += 1
-    refused(p, key)
-    record(p, V.drop, key, reason)
+    refuse(p, n, key, layer, reason, V.drop, reason)

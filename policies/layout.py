@@ -25,15 +25,14 @@ COUNTERS: Sequence[str] = (
 # What a record of a plan says. 0 to 4 enter the plan hash; the others are refusals that move nothing. Invalid
 # predictions are counted, not listed: a wide step may have thousands, and a plan has room for what a tick can decide.
 VERBS: Sequence[str] = (
-    "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant "
-    "load_initial discard"
+    "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant load_initial"
 ).split()
 
 # Words of the head that all pools share: sizes and options, fixed when the pool opens, and the clock of live calls.
 SHARED: Sequence[str] = (
     "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts "
     "region_bytes regions_at counters_at row_bytes_at "
-    "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads width in_bytes "
+    "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads in_bytes "
     "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future has_bits "
     "now last_layer clock guard_ratio "
     "parameter0 parameter1 parameter2 parameter3 parameter4 parameter5 parameter6 parameter7"
@@ -42,7 +41,7 @@ SHARED: Sequence[str] = (
 # Words of one pool's own head.
 POOL: Sequence[str] = (
     "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used "
-    "n_demand n_considered n_gathered n_taken n_records recording n_initial scored"
+    "n_gathered n_taken n_records recording n_initial scored"
 ).split()
 
 # (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their

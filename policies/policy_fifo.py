@@ -3,17 +3,16 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .order import append, first_free, unlink
-from .policy import Policy
+from .listed import Listed
+from .order import append
 
 
 @dataclass(frozen=True)
-class Fifo(Policy):
+class Fifo(Listed):
     """Evicts the expert that was loaded first; hits change nothing."""
 
     name: ClassVar[str] = "fifo"
     source: ClassVar[str] = "textbook"
-    keeps_order: ClassVar[bool] = True
 
     @staticmethod
     def priority(p, key, at):
@@ -22,11 +21,3 @@ class Fifo(Policy):
     @staticmethod
     def filled(p, key):
         append(p, key)
-
-    @staticmethod
-    def left(p, key):
-        unlink(p, key)
-
-    @staticmethod
-    def oldest(p, at):
-        return first_free(p, at)

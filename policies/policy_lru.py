@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .order import append, first_free, unlink
-from .policy import Policy
+from .listed import Listed
+from .order import append, unlink
 
 
 @dataclass(frozen=True)
-class Lru(Policy):
+class Lru(Listed):
     """Evicts the expert whose last touch is oldest; routed rows and considered predictions touch."""
 
     name: ClassVar[str] = "lru"
     source: ClassVar[str] = "textbook; the default of most llama.cpp expert caches"
     stack: ClassVar[bool] = True
-    keeps_order: ClassVar[bool] = True
 
     @staticmethod
     def priority(p, key, at):
@@ -27,11 +26,3 @@ class Lru(Policy):
     @staticmethod
     def refused(p, key):
         unlink(p, key)
-
-    @staticmethod
-    def left(p, key):
-        unlink(p, key)
-
-    @staticmethod
-    def oldest(p, at):
-        return first_free(p, at)

@@ -14,7 +14,7 @@ from .compiled import kernel
 from .errors import BadPolicy, not_compiled
 from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
 from .plan import Plan
-from .profile import Profile, read_profile
+from .profile import read_profile
 from .spelling import PolicySpec, parse_policy
 
 MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is scanned by its `priority`
@@ -102,24 +102,19 @@ class Pool:
         }
         self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
         self._row_bytes = [1] * n_layers if row_bytes is None else list(row_bytes)
-        self.profile_hashes: tuple[str, ...] = ()
+        paths = filter(None, (getattr(part, "profile", "") for part in (spec.policy, spec.pin)))
+        self._profiles = {path: read_profile(path, n_layers, n_experts) for path in paths}
+        self.profile_hashes = {each for profile in self._profiles.values() for each in profile.trace_hashes}
         self._initial = [self._top(layer) for layer in ([None] if self._wide else range(n_layers))]
         self._width = 65535 if width is None else width
         self._dtype = np.dtype(np.uint8 if n_experts <= 255 else np.uint16)
 
     def _top(self, layer: int | None) -> tuple[list[int], list[int]]:
         """(pinned keys, keys loaded from the start) of one pool."""
-        spec, pinned = self.spec, []
-        if spec.pin:
-            pinned = self._profile(spec.pin.profile).ranked(layer)[: spec.pin.n]
-        profile = getattr(spec.policy, "profile", "")
-        more = self._profile(profile).ranked(layer) if profile else []
-        return pinned, pinned + [key for key in more if key not in set(pinned)]
-
-    def _profile(self, path: str) -> Profile:
-        profile = read_profile(path, self.n_layers, self.n_experts)
-        self.profile_hashes += profile.trace_hashes
-        return profile
+        pin, static = self.spec.pin, getattr(self.spec.policy, "profile", "")
+        pinned = self._profiles[pin.profile].ranked(layer)[: pin.n] if pin else []
+        more = self._profiles[static].ranked(layer) if static else []
+        return pinned, list(dict.fromkeys([*pinned, *more]))
 
     # Made when first needed: a run that a faster twin of the kernel covers needs none of it.
 
@@ -148,7 +143,8 @@ class Pool:
         buffer.row_bytes[:] = self._row_bytes
         for pool, (pinned, initial) in enumerate(self._initial):
             capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
-            pinned = [key for key in pinned if key in self._fitting(initial, capacity)]
+            fitting = self._fitting(initial, capacity)
+            pinned = [key for key in pinned if key in fitting]
             ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
             buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
             buffer.field(pool, "initial")[: len(initial)] = initial
@@ -156,18 +152,18 @@ class Pool:
             buffer.field(pool, "busy")[pinned] = FOREVER
         return buffer
 
-    def _fitting(self, keys: list[int], capacity: int) -> list[int]:
-        """Those of the keys, in order, for which there is room."""
-        room, fitting = capacity, []
+    def _fitting(self, keys: list[int], capacity: int) -> set[int]:
+        """Those of the keys for which there is room, taken in order."""
+        room, fitting = capacity, set()
         for key in keys:
             size = 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
             if size <= room:
                 room -= size
-                fitting.append(key)
+                fitting.add(key)
         return fitting
 
     def open(self) -> None:
-        """Makes kernel and memory now. Threads must not meet them first: each would make its own (no lock since 3.12)."""
+        """Makes kernel and memory now: threads that met them first would each make their own (no lock since 3.12)."""
         _ = self.kernel, self.buffer
 
     @cached_property
@@ -231,10 +227,8 @@ class Pool:
         ids = np.asarray(ids)
         if ids.dtype.kind not in "iu":
             raise BadPolicy(f"expert ids are whole numbers, not {ids.dtype}")
-        if (ids.dtype == np.uint8 and self._dtype == np.uint16) or ids.dtype in (np.uint8, np.uint16):
-            absent = np.iinfo(ids.dtype).max if self.n_experts <= np.iinfo(ids.dtype).max else -1
-        else:
-            absent = -1
+        ones = np.iinfo(ids.dtype).max
+        absent = ones if ids.dtype in (np.uint8, np.uint16) and self.n_experts <= ones else -1
         wide = ids.astype(np.int64)
         gone = (wide < 0) | (wide == absent)
         return np.ascontiguousarray(np.where(gone, 65535, np.minimum(wide, 65534)).astype(np.uint16))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.util
 import re
 import sys
 from dataclasses import dataclass, fields
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .errors import BadPolicy
@@ -101,11 +101,10 @@ def list_policies() -> list[dict[str, Any]]:
     rows = []
     for name, kind in [*installed().items(), *(("+" + n, m) for n, m in MODIFIERS.items())]:
         parameters = {f.name: f.default for f in fields(kind)}
-        source = kind.source
         rows.append({
             "name": name,
             "description": (kind.__doc__ or "").strip(),
-            "source": source,
+            "source": kind.source,
             "parameters": parameters,
             "needs_future": getattr(kind, "needs_future", False),
         })  # fmt: skip
@@ -132,10 +131,14 @@ def _parts(text: str, separator: str) -> list[str]:
     return parts
 
 
+def _unquoted(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
 def _value(text: str) -> Any:
     """A number, true or false where it reads as one; else text, with its quotes taken off."""
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
+    if _unquoted(text) != text:
+        return _unquoted(text)
     for kind in (int, float):
         try:
             return kind(text)
@@ -171,7 +174,7 @@ def _build(kind: Any, label: str, written: dict[str, str]) -> Any:
             raise BadPolicy(_unknown(f"parameter of {label}", name, known, f"{label}({name}={text})"))
         value, default = _value(text), known[name]
         if isinstance(default, str):
-            value = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+            value = _unquoted(text)
         elif isinstance(default, float) and type(value) is int:
             value = float(value)
         if type(value) is not type(default):
@@ -207,16 +210,12 @@ def _from_file(label: str) -> type[Policy]:
     text = path.read_bytes()
     module_name = f"slotwise_file_{sha256(text).hexdigest()[:16]}"
     if module_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        assert spec
-        assert spec.loader
-        module = importlib.util.module_from_spec(spec)
+        module = ModuleType(module_name)
+        module.__dict__.update(__file__=str(path), __text__=text.decode(errors="replace"))
         sys.modules[module_name] = module
         try:
-            module.__dict__["__text__"] = text.decode(errors="replace")
-            exec(
-                compile(text, str(path), "exec"), module.__dict__
-            )  # not by the loader: its .pyc has a clock of seconds
+            # not by the import system: its .pyc tells one edit from the next by the second
+            exec(compile(text, str(path), "exec"), module.__dict__)
         except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[module_name]
             raise BadPolicy(f"{label!r}: {where} does not load: {type(error).__name__}: {error}") from error

@@ -68,6 +68,7 @@ class Lane:
                 experts = piece.block.experts
                 self.lists[pool].replay(pool, piece.first_step, piece.starts, piece.cells, experts, counts)
         else:
+
             def one(pool: int) -> None:
                 self._one(pool, piece, counts, bits)
 

@@ -21,6 +21,7 @@ CHOICES = {
     "phase": ("all", "decode", "prefill"),
 }
 
+UNRECORDED = ("vram", "pollution", "plan_hash", "window")  # the result shows them in its own columns
 MOST = 2**40  # ticks, steps, tokens: beyond every trace, and far from where 64 bits end
 MOST_BYTES = 2**50
 
@@ -162,7 +163,7 @@ class Options:
                 out["slots_asked"] = size.asked
                 out["slots_by_layer"] = None if equal or size.pool_bytes is not None else size.slots
                 out["capacity_bytes"] = size.capacity_bytes
-            elif field.name not in ("vram", "pollution", "plan_hash", "window"):
+            elif field.name not in UNRECORDED:
                 out[field.name] = getattr(self, field.name)
         out["files_sha256"] = parse_policy(self.policy).files_sha256()
         return out

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadOption
-from .options import CHOICES, Options
+from .options import CHOICES, UNRECORDED, Options
 from .tally import NAMES
 
 FORMAT = b"slotwise.sweep"
 VERSION = b"1"
-_OPTIONS = [
-    name for name in Options.__dataclass_fields__ if name not in ("slots", "vram", "pollution", "plan_hash", "window")
-]
+_OPTIONS = [name for name in Options.__dataclass_fields__ if name not in (*UNRECORDED, "slots")]
 _KEYED = (
     "trace",
     "trace_sha256",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.policies import parse_call, parse_policy
+from slotwise.policies import parse_call
 from slotwise.traces import Block, Trace, make_predictor, open_trace
 
 from .errors import BadOption, ReplayWarning
@@ -73,7 +73,7 @@ class _Replayer:
         if polluting:
             pool = options.pool(trace, self.size, width=0, record=False, look=False, full=True)
             self.shadow = Lane(pool, width=0, horizon=1)
-        self.policy = parse_policy(options.policy).policy
+        self.policy = self.lane.pool.spec.policy
         self.predictor = None
         if width:
             name, parameters = parse_call(options.predictor)
@@ -104,7 +104,7 @@ class _Replayer:
         if size.pool_bytes is None and max(size.slots) == 0 and size.asked not in ("0", "0%"):
             text = f"{size.asked} is less than one row in each pool: 0 slots, so every demand misses"
             warnings.warn(text, ReplayWarning, stacklevel=5)
-        pin = parse_policy(options.policy).pin
+        pin = self.lane.pool.spec.pin
         if pin and size.pool_bytes is None and pin.n > min(size.slots):
             text = f"{options.policy}: {pin.n} pins in {min(size.slots)} slots; those that do not fit are left out"
             warnings.warn(text, ReplayWarning, stacklevel=5)

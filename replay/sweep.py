@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -105,19 +104,15 @@ def _journal(path: Path) -> Iterator[BinaryIO]:
 
 def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:
     """Runs what is left; every finished row reaches the disk before the next is counted."""
-    lock = threading.Lock()
-    done = 0
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(_one, trace, choice): key for key, (trace, choice) in todo.items()}
         try:
-            for future in as_completed(futures):
+            for done, future in enumerate(as_completed(futures), 1):
                 row = future.result()
-                with lock:
-                    rows[futures[future]] = row
-                    journal.write(json.dumps(row).encode() + b"\n")
-                    journal.flush()
-                    os.fsync(journal.fileno())
-                    done += 1
+                rows[futures[future]] = row
+                journal.write(json.dumps(row).encode() + b"\n")
+                journal.flush()
+                os.fsync(journal.fileno())
                 if progress:
                     progress(done, len(todo), f"{row['policy']} {row['slots_asked']} width {row['width']}")
         except BaseException:

@@ -1,7 +1,8 @@
 """Plain LRU over whole blocks, several times faster than the general kernel, which it is tested equal to.
 
 It covers what most curves are drawn from: layer pools of slots, event contract, no look-ahead, lag, cap, gate, pins,
-overflow or streaming. Then every member of a demand ends up in front, so a tick is: move to the front, cut the tail.
+overflow or streaming. The trace itself is the recency list: a pool holds the experts last touched at or after some
+place in it, its tail, and evicting moves the tail on. So a touch writes one number, and a hit is one comparison.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ _DEMANDS, _HITS, _HITS_DEMAND, _MISSES, _COMPULSORY, _LOADS, _BYPASSED, _FILLS, 
         "demands hits hits_demand misses compulsory loads_demand bypassed fills evictions evicted_by_demand routed"
     ).split()
 )
+NEVER = -(2**62)  # place of an expert that was never demanded
+GONE = NEVER + 1  # of one that was, and is not resident
 
 
-class LruLists:
-    """State of one layer: a ring of experts from newest to oldest; `state` = [occupied, loads of the last step]."""
+class LruWindow:
+    """State of one layer between calls: its residents, oldest first, and which experts were ever demanded."""
 
     def __init__(self, n_experts: int, slots: int):
         self.slots = slots
-        self.newer = np.full(n_experts + 1, n_experts, np.uint32)
-        self.older = np.full(n_experts + 1, n_experts, np.uint32)
-        self.flags = np.zeros((2, n_experts), np.uint8)  # resident, known
-        self.marks = np.full((2, n_experts), -1, np.int64)  # step of the last demand, step of the last admission
-        self.state = np.zeros(2, np.int64)
+        self.place = np.full(n_experts, NEVER, np.int64)  # of the last touch: an index of the ids, below 0 an older one
+        self.demanded = np.full(n_experts, -1, np.int64)  # step of the last demand, in steps of several tokens
+        self.residents = np.zeros(max(1, min(slots, n_experts)), np.uint32)  # at places ..., -2, -1: oldest first
+        self.state = np.zeros(2, np.int64)  # occupied, loads of the last step
 
     def replay(self, layer, first_step, starts, cells, experts, counts) -> None:
         """As `replay_block` of the general kernel, for this layer alone."""
         replay_lru(
             self.slots, layer, first_step, starts, cells, experts, counts,
-            self.newer, self.older, self.flags[0], self.flags[1], self.marks[0], self.marks[1], self.state,
+            self.place, self.demanded, self.residents, self.state,
         )  # fmt: skip
 
     def finish(self, layer: int, counts) -> None:
@@ -45,97 +47,69 @@ class LruLists:
 
 
 @njit(nogil=True, cache=True)
-def replay_lru(
-    slots, layer, first_step, starts, cells, experts, counts, newer, older, resident, known, demanded, admitted, state
-):
+def replay_lru(slots, layer, first_step, starts, cells, experts, counts, place, demanded, residents, state):
     """One layer's block. `experts` [layers, rows, top_k]; `counts` [cells, layers, counters]; `cells` [steps + 1]."""
-    ids = experts[layer]
-    top_k = np.uint32(ids.shape[1])
-    end = np.uint32(newer.shape[0] - 1)
+    ids = experts[layer, starts[0] : starts[-1]].ravel()  # places are counted from here
+    top_k = experts.shape[2]
+    n_experts = np.uint64(place.size)
     occupied = state[0]
+    tail = -occupied
     loads = np.int64(0)
     for i in range(starts.size - 1):
-        lo, hi = np.uint64(starts[i]), np.uint64(starts[i + 1])
-        demands = routed = hits = bypassed = compulsory = 0
-        if hi - lo == np.uint64(1) and top_k <= slots:
-            for rank in range(top_k):
-                e = np.uint32(ids[lo, rank])
-                if e >= end:
-                    continue
-                demands += 1
-                if resident[e]:
-                    hits += 1
-                    o, w = older[e], newer[e]
-                    newer[o] = w
-                    older[w] = o
-                else:
-                    compulsory += 1 - known[e]
-                    known[e] = 1
-                    resident[e] = 1
-                    occupied += 1
-                newest = older[end]
-                newer[newest] = e
-                older[e] = newest
-                newer[e] = end
-                older[end] = e
-            routed = demands
+        low, high = (starts[i] - starts[0]) * top_k, (starts[i + 1] - starts[0]) * top_k
+        demands = hits = compulsory = bypassed = routed = 0
+        if high - low == top_k and top_k <= slots:
+            if ids[np.uint64(low)] < n_experts:  # else no expert of this layer was asked for
+                for at in range(low, high):
+                    e = np.uint64(ids[np.uint64(at)])
+                    before = place[e]
+                    hits += before >= tail
+                    compulsory += before == NEVER
+                    place[e] = at
+                demands = routed = top_k
         else:
             step = first_step + i
-            misses = 0
-            for row in range(lo, hi):
-                for rank in range(top_k):
-                    e = np.uint32(ids[row, rank])
-                    if e >= end:
-                        continue
-                    routed += 1
-                    if demanded[e] != step:
-                        demanded[e] = step
-                        demands += 1
-                        hits += resident[e]
+            for at in range(np.uint64(low), np.uint64(high)):
+                e = np.uint64(ids[at])
+                if e >= n_experts:
+                    continue
+                routed += 1
+                if demanded[e] != step:
+                    demanded[e] = step
+                    demands += 1
+                    hits += place[e] >= tail
             room = slots - hits
-            for row in range(lo, hi):
-                for rank in range(top_k):
-                    e = np.uint32(ids[row, rank])
-                    if e >= end or resident[e] or admitted[e] == step or demanded[e] != step:
-                        continue
+            for at in range(np.uint64(low), np.uint64(high)):
+                e = np.uint64(ids[at])
+                if e >= n_experts:
+                    continue
+                if place[e] >= tail:
+                    place[e] = at
+                elif demanded[e] == step:
                     demanded[e] = -1
-                    compulsory += 1 - known[e]
-                    known[e] = 1
-                    if misses < room:
-                        admitted[e] = step
+                    compulsory += place[e] == NEVER
+                    if room > 0:
+                        room -= 1
+                        place[e] = at
                     else:
+                        place[e] = GONE
                         bypassed += 1
-                    misses += 1
-            for row in range(lo, hi):
-                for rank in range(top_k):
-                    e = np.uint32(ids[row, rank])
-                    if e >= end:
-                        continue
-                    if resident[e]:
-                        o, w = older[e], newer[e]
-                        newer[o] = w
-                        older[w] = o
-                    elif admitted[e] == step:
-                        resident[e] = 1
-                        occupied += 1
-                    else:
-                        continue
-                    newest = older[end]
-                    newer[newest] = e
-                    older[e] = newest
-                    newer[e] = end
-                    older[end] = e
-        evictions = 0
-        while occupied > slots:
-            oldest = newer[end]
-            w = newer[oldest]
-            newer[end] = w
-            older[w] = end
-            resident[oldest] = 0
-            occupied -= 1
-            evictions += 1
         loads = demands - hits - bypassed
-        n = counts[cells[i + 1], layer]
+        occupied += loads
+        evictions = np.int64(0)
+        if occupied > slots:
+            evictions = occupied - slots
+            occupied = slots
+            left = evictions
+            while tail < 0 and left > 0:
+                left -= place[np.uint64(residents[np.uint64(residents.size + tail)])] == tail
+                tail += 1
+            while left > 0:
+                e = np.uint64(ids[np.uint64(tail)])
+                if e < n_experts:
+                    left -= place[e] == tail
+                tail += 1
+        n = counts[np.uint64(cells[i + 1]), layer]
         n[_DEMANDS] += demands
         n[_ROUTED] += routed
         n[_HITS] += hits
@@ -149,3 +123,21 @@ def replay_lru(
         n[_BY_DEMAND] += evictions
     state[0] = occupied
     state[1] = loads
+    settle(ids, tail, place, residents)
+
+
+@njit(nogil=True, cache=True)
+def settle(ids, tail, place, residents):
+    """Writes the residents down by age, and their places as the next call counts them."""
+    old = residents.copy()
+    slot = residents.size
+    for at in range(ids.size - 1, tail - 1, -1):
+        e = ids[at] if at >= 0 else old[old.size + at]
+        if e < place.size and place[e] == at:
+            slot -= 1
+            residents[slot] = e
+    for e in range(place.size):
+        if place[e] != NEVER:
+            place[e] = GONE
+    for at in range(slot, residents.size):
+        place[residents[at]] = at - residents.size

@@ -131,19 +131,21 @@ class Buffer:
         self.set(n_layers=n_layers, n_experts=n_experts, n_pools=n_pools, n_keys=n_keys, n_slots=n_slots)
         self.set(**dict(zip(("padded_keys", "padded_slots", "padded_experts"), self._padded, strict=True)))
         self.set(region_bytes=region, regions_at=regions_at, counters_at=counters_at, row_bytes_at=row_bytes_at)
-        for pool in range(n_pools):
-            for name, value in (
-                ("slot", NONE),
-                ("mark", 0),
-                ("owner", NONE),
-                ("hold", FOREVER),
-                ("last", NEVER),
-                ("busy", NEVER),
-            ):
-                self.field(pool, name)[:] = value
-            self.field(pool, "newer")[:] = self.field(pool, "older")[:] = NONE
-            self.field(pool, "newer")[-1] = self.field(pool, "older")[-1] = n_keys
-            self.field(pool, "next")[:] = FOREVER
+        for name, value in (
+            ("slot", NONE),
+            ("mark", 0),
+            ("owner", NONE),
+            ("hold", FOREVER),
+            ("last", NEVER),
+            ("busy", NEVER),
+            ("next", FOREVER),
+            ("newer", NONE),
+            ("older", NONE),
+        ):
+            self.field(0, name)[:] = value
+        self.field(0, "newer")[-1] = self.field(0, "older")[-1] = n_keys
+        regions = self.bytes[regions_at:].reshape(n_pools, region)
+        regions[1:] = regions[0]
 
     def _offset(self, name: str) -> int:
         constant, *terms = field_terms(name)

@@ -10,7 +10,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from slotwise.policies import Pool
-from slotwise.policies.bulk_lru import LruLists
+from slotwise.policies.bulk_lru import LruWindow
 from slotwise.policies.errors import not_compiled
 from slotwise.traces import Block
 
@@ -45,7 +45,7 @@ class Lane:
 
     def __init__(self, pool: Pool, *, width: int, horizon: int, hashed: bool = False, lists: bool = False):
         self.pool, self.width, self.horizon, self.hashed = pool, width, horizon, hashed
-        self.lists = [LruLists(pool.n_experts, slots) for slots in pool.slots] if lists else []
+        self.lists = [LruWindow(pool.n_experts, slots) for slots in pool.slots] if lists else []
         if not lists:
             pool.open()
         self._hashes = [hashlib.sha256() for _ in range(pool.n_pools)]

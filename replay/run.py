@@ -56,6 +56,7 @@ def run(
             replayer.advance(piece, workers)
             if progress:
                 progress(piece.first_step + len(piece.starts) - 1, replayer.n_steps, "")
+            del piece  # else its block stays while the next one is read
     return replayer.result(time.perf_counter() - began)
 
 
@@ -127,6 +128,7 @@ class _Replayer:
         if not self.policy.needs_future:
             for block in blocks:
                 yield from self._cut(block, NO_FUTURE)
+                del block  # before the next one is read
             return
         kept = list(blocks)
         if not kept:
@@ -138,30 +140,36 @@ class _Replayer:
             yield from self._cut(block, future)
 
     def _cut(self, block: Block, future: np.ndarray) -> Iterator[Piece]:
-        steps = block.first_step + np.arange(block.n_steps)
-        labels = np.stack([block.phase.astype(np.int64), block.request, steps // self.window], 1)
-        before = np.vstack([labels[:1] if self.last is None else self.last, labels[:-1]])
-        self.last = labels[-1:]
+        windows = (block.first_step + np.arange(block.n_steps)) // self.window
+        sources = (block.phase, block.request, windows)
+        ends = np.array([[column[at] for column in sources] for at in (0, -1)], np.int64)
+        before = ends[:1] if self.last is None else self.last
+        self.last = ends[1:]
+        changes = np.empty((3, block.n_steps), bool)
+        for column, old, change in zip(sources, before[0], changes, strict=True):
+            change[0] = column[0] != old
+            np.not_equal(column[1:], column[:-1], out=change[1:])
+        turns = np.logical_or.reduce(changes)  # steps that differ from the one before in phase, request or window
         resets = np.zeros(block.n_steps, np.uint8)
         if self.options.reset == "request":
             if (block.request < 0).any():
                 step = block.first_step + int(np.argmax(block.request < 0))
                 raise BadOption(f"reset request: step {step} mixes requests; use reset persistent, or split the trace")
-            resets[:] = before[:, 1] != labels[:, 1]
+            resets[:] = changes[1]
         clocks = NO_CLOCKS
         if getattr(self.policy, "clock", "step") == "access":
             clocks = access_clocks(block.experts, block.starts, self.trace.n_experts, self.clock)
             self.clock = int(clocks[-1, -1])
         ids = self.predictor.predict(block) if self.predictor else NO_IDS
-        turns = (before != labels).any(1)
-        cell_of = np.concatenate([[0], np.cumsum(turns)])  # of the step before the block, then of each step
+        cell_of = np.concatenate([[0], np.cumsum(turns, dtype=np.int32)])  # of the step before the block, then of each
         for low, high in pairwise([0, *np.flatnonzero(turns)[_CELLS - 1 :: _CELLS], block.n_steps]):
             if low < high:
-                cells = cell_of[low : high + 1]
-                _, where = np.unique(cells, return_index=True)
+                opens = low + np.flatnonzero(turns[low:high])
+                labels = np.stack([column[opens] for column in sources], 1)
+                first = before if low == 0 else np.array([[column[low - 1] for column in sources]])
                 yield Piece(
                     block=block, first_step=block.first_step + low, starts=block.starts[low : high + 1],
-                    cells=cells - cells[0], labels=np.vstack([before[low], labels[low:high]])[where],
+                    cells=(cell_of[low : high + 1] - cell_of[low]).astype(np.int64), labels=np.vstack([first, labels]),
                     resets=resets[low:high], clocks=clocks[low:high], ids=ids, future=future,
                 )  # fmt: skip
 

@@ -130,7 +130,7 @@ class ParquetStore:
 
     def _table(self, group: int, columns: list[str]) -> pyarrow.Table:
         with self._lock, _decoding(self.where):
-            table = self._file.read_row_group(group, columns=columns)
+            table = self._file.read_row_group(group, columns=columns, use_threads=False)
         n = int(self.groups[group + 1] - self.groups[group])
         if table.num_rows != n:
             raise BadTrace(f"{self.where}: row group {group} holds {table.num_rows} rows, but its header says {n}")

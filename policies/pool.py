@@ -100,6 +100,8 @@ class Pool:
             "now": NONE,
             "last_layer": n_layers,
         }
+        self.batch_gate, self.prefill, self.width = batch_gate, prefill, width or 0
+        self.physical_slots = [keys] * n_pools if in_bytes or exceed else list(self.slots)
         self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
         self._row_bytes = [1] * n_layers if row_bytes is None else list(row_bytes)
         paths = filter(None, (getattr(part, "profile", "") for part in (spec.policy, spec.pin)))

@@ -1,0 +1,139 @@
+"""What the executor asks of a device, and the scan that finds those there are: one file `backend_<name>.py` each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .cold import RowLayout
+from .errors import BadExecutor
+
+
+class Copy(NamedTuple):
+    """One row on its way: addresses in host and device memory, and bytes."""
+
+    source: int
+    target: int
+    n_bytes: int
+
+
+class Rows(NamedTuple):
+    """Rows to compute: their addresses, and per row the tokens that chose it. `offsets` has one item more than `rows`.
+
+    Pair j, counted over all rows, is written to row `first + j` of the tick's output.
+    """
+
+    rows: np.ndarray
+    offsets: np.ndarray
+    tokens: np.ndarray
+    first: int
+
+
+class Backend(Protocol):
+    """A device: memory, a copy engine, a hot chain and the merge. Tickets are whatever the backend makes of them.
+
+    Everything submitted runs in order within the copy engine and within the hot chain; across the two only what
+    `after` names is waited for, and the host never waits unless a line here says so.
+    """
+
+    name: str
+
+    @staticmethod
+    def missing() -> str | None:
+        """Why it cannot run here and what would help; None if it can."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """Device memory that is free now; None where nobody counts it."""
+        ...
+
+    def host_memory(self, n_bytes: int) -> np.ndarray:
+        """uint8 memory that rows can be copied from, aligned to 64 bytes."""
+        ...
+
+    def device_memory(self, n_bytes: int) -> int:
+        """Address of new device memory, aligned to 256 bytes. Called while the executor opens, and never later."""
+        ...
+
+    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+        """Takes in the layers' layouts and the most pairs of a tick within the batch gate."""
+        ...
+
+    def host(self, values: Any) -> np.ndarray:
+        """The same numbers where the host can read them. Waits for them."""
+        ...
+
+    def read(self, address: int, n_bytes: int) -> np.ndarray:
+        """uint8 [n_bytes] of device memory, copied to the host. Waits."""
+        ...
+
+    def copy(self, copies: Sequence[Copy], after: Any = None) -> Any:
+        """Starts one batch of copies, once the hot work `after` is done. Returns its ticket."""
+        ...
+
+    def landed(self, ticket: Any) -> bool:
+        """Whether a batch of copies is complete."""
+        ...
+
+    def begin(self, layer: int, x: Any, n_pairs: int) -> Any:
+        """Opens a tick of `x` [n, hidden] and that many pairs. Returns its handle."""
+        ...
+
+    def hot(self, tick: Any, work: Rows, after: Sequence[Any] = ()) -> Any:
+        """Starts computing rows in device memory, once the copies `after` have landed. Returns a ticket for `copy`."""
+        ...
+
+    def inputs(self, tick: Any) -> tuple[np.ndarray, np.ndarray]:
+        """(x [n, hidden], out [pairs, hidden]) of the tick in host memory, for the cold chain to read and write."""
+        ...
+
+    def settle(self, tick: Any) -> None:
+        """Waits until the hot work of the tick is done."""
+        ...
+
+    def merge(self, tick: Any, places: np.ndarray, weights: Any) -> Any:
+        """y [n, hidden]: per token the outputs of its pairs times their weights, summed in router order.
+
+        `places` [n, k] are rows of the tick's output, -1 where no expert was chosen. The cold work is done by now.
+        """
+        ...
+
+    def norm(self, x: Any, y: Any) -> Any:
+        """What the next layer takes in: x + y over the root of its mean square, row by row."""
+        ...
+
+    def spin(self, microseconds: float) -> None:
+        """Keeps the device busy for so long: stands for attention and everything dense."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until nothing runs."""
+        ...
+
+    def close(self) -> None:
+        """Waits, then ends threads and gives all memory back. A second call does nothing."""
+        ...
+
+
+def backends() -> dict[str, type[Backend]]:
+    """The backends there are, by name."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("backend_*.py")):
+        name = path.stem.removeprefix("backend_")
+        found[name] = import_module(f".{path.stem}", __package__).BACKEND
+    return found
+
+
+def make_backend(name: str, **options: Any) -> Backend:
+    """The backend of that name, ready to be opened by an executor. Raises BadExecutor where it is not or cannot run."""
+    known = backends()
+    if name not in known:
+        raise BadExecutor(f"no backend {name!r}; there are {', '.join(known)}")
+    reason = known[name].missing()
+    if reason:
+        raise BadExecutor(f"backend {name}: {reason}")
+    return known[name](**options)

@@ -1,0 +1,151 @@
+"""The numpy backend: host memory as device, a thread as copy engine, the cold chain's own functions as hot chain.
+
+It is the living definition of a backend: slow, real, and the same bytes as any other run on it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from .backend import Copy, Rows
+from .cold import ColdChain, Layer, RowLayout, native
+from .errors import BadExecutor
+
+ALIGNMENT = 256
+
+
+@dataclass(eq=False)
+class Tick:
+    """One layer's work: what goes in, where outputs go, and the jobs under way."""
+
+    layer: int
+    x: np.ndarray
+    out: np.ndarray
+    jobs: list[int]
+
+
+class NumpyBackend:
+    """See `Backend`. `device_bytes` is how much memory the "device" has (default: as much as there is)."""
+
+    name = "numpy"
+
+    def __init__(self, *, device_bytes: int | None = None, threads: int = 1, variant: str | None = None):
+        self.device_bytes = device_bytes
+        self._taken = 0
+        self._memory: list[np.ndarray] = []
+        self._chain = ColdChain(threads, variant=variant)
+        self._layers: list[Layer] = []
+        self._link: ThreadPoolExecutor | None = None
+
+    @staticmethod
+    def missing() -> str | None:
+        try:
+            native()
+        except BadExecutor as error:
+            return str(error)
+        return None
+
+    def free_bytes(self) -> int | None:
+        return None if self.device_bytes is None else self.device_bytes - self._taken
+
+    def host_memory(self, n_bytes: int) -> np.ndarray:
+        memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        return memory[start : start + n_bytes]
+
+    def device_memory(self, n_bytes: int) -> int:
+        memory = self.host_memory(n_bytes)
+        memory[:] = 0xFF  # NaN in every float: a row that is read before it was written shows
+        self._memory.append(memory)
+        self._taken += n_bytes
+        return memory.ctypes.data
+
+    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+        self._chain.open()
+        known = {layout: self._chain.layer(layout) for layout in dict.fromkeys(layouts)}
+        self._layers = [known[layout] for layout in layouts]
+        self._link = ThreadPoolExecutor(1, "slotwise-copy")
+
+    def host(self, values: Any) -> np.ndarray:
+        return np.asarray(values)
+
+    def read(self, address: int, n_bytes: int) -> np.ndarray:
+        return np.frombuffer(ctypes.string_at(address, n_bytes), np.uint8)
+
+    def copy(self, copies: Sequence[Copy], after: Any = None) -> Future:
+        assert self._link is not None
+        return self._link.submit(self._carry, list(copies), after)
+
+    def _carry(self, copies: list[Copy], after: int | None) -> None:
+        if after is not None:
+            self._chain.wait(after)
+        for source, target, n_bytes in copies:
+            ctypes.memmove(target, source, n_bytes)  # without the GIL
+
+    def landed(self, ticket: Future) -> bool:
+        if ticket.done():
+            ticket.result()  # a copy that failed is no row
+            return True
+        return False
+
+    def begin(self, layer: int, x: Any, n_pairs: int) -> Tick:
+        x = np.ascontiguousarray(x, np.float32)
+        out = np.full((n_pairs, x.shape[1]), np.nan, np.float32)
+        return Tick(layer, x, out, [])
+
+    def hot(self, tick: Tick, work: Rows, after: Sequence[Future] = ()) -> int:
+        wait(after)
+        for ticket in after:
+            ticket.result()
+        n_pairs = len(work.tokens)
+        out = tick.out[work.first : work.first + n_pairs]
+        job = self._chain.submit(self._layers[tick.layer], work.rows, work.offsets, work.tokens, tick.x, out)
+        tick.jobs.append(job)
+        return job
+
+    def inputs(self, tick: Tick) -> tuple[np.ndarray, np.ndarray]:
+        return tick.x, tick.out
+
+    def settle(self, tick: Tick) -> None:
+        for job in tick.jobs:
+            self._chain.wait(job)
+        tick.jobs.clear()
+
+    def merge(self, tick: Tick, places: np.ndarray, weights: Any) -> np.ndarray:
+        self.settle(tick)
+        weights = np.asarray(weights, np.float32)
+        y = np.zeros_like(tick.x)
+        for rank in range(places.shape[1]):  # in router order, whoever computed it
+            there = places[:, rank] >= 0
+            y[there] += weights[there, rank, None] * tick.out[places[there, rank]]
+        return y
+
+    def norm(self, x: Any, y: Any) -> np.ndarray:
+        total = np.asarray(x, np.float32) + y
+        return total / np.sqrt(np.mean(total * total, axis=1, keepdims=True) + np.float32(1e-6))
+
+    def spin(self, microseconds: float) -> None:
+        until = perf_counter() + microseconds * 1e-6
+        while perf_counter() < until:
+            sleep(0)
+
+    def synchronize(self) -> None:
+        if self._link is not None:
+            self._link.submit(int).result()
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.shutdown()
+            self._link = None
+        self._chain.close()
+        self._memory.clear()
+
+
+BACKEND = NumpyBackend

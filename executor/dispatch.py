@@ -1,0 +1,87 @@
+"""From a plan to work: which rows are hits, misses and loads, and which (token, rank) pairs chose each expert."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slotwise.policies import Plan
+from slotwise.policies.names import V
+
+from .backend import Rows
+
+_SMALL = 64  # pairs up to which Python's own loops are faster than sorting in NumPy
+_MISSES = frozenset((V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed))
+_LOADS = frozenset((V.load_demand, V.load_speculative, V.load_initial))
+
+
+class Load(NamedTuple):
+    """One row to copy into a slot. `pool` is 0 for the global pool."""
+
+    layer: int
+    expert: int
+    pool: int
+    slot: int
+
+
+class Dispatch(NamedTuple):
+    """A plan, sorted: (expert, slot) of hits and misses in order of demand (slot -1: none), loads in order."""
+
+    hits: list[tuple[int, int]]
+    misses: list[tuple[int, int]]
+    loads: list[Load]
+    streamed: bool
+
+
+def read_plan(plan: Plan, layer: int, wide: bool, n_experts: int) -> Dispatch:
+    """Sorts the decisions of one tick; keys of a global pool hold the layer."""
+    hits, misses, loads, streamed = [], [], [], False
+    for verb, key, slot in zip(*(array.tolist() for array in plan.arrays()), strict=True):
+        expert = key % n_experts
+        if verb == V.hit:
+            hits.append((expert, slot))
+        elif verb in _MISSES:
+            misses.append((expert, slot))
+            streamed = streamed or verb == V.streamed
+        if verb in _LOADS:
+            loads.append(Load(key // n_experts, expert, 0, slot) if wide else Load(layer, expert, layer, slot))
+    return Dispatch(hits, misses, loads, streamed)
+
+
+class Pairs:
+    """The (token, rank) pairs of a step by expert, and where each one's output goes.
+
+    `places` [n, k] are rows of the tick's output, in the order in which `take` hands the experts out; -1 where no
+    expert was chosen.
+    """
+
+    def __init__(self, ids: np.ndarray, n_experts: int):
+        self.top_k = ids.shape[1]
+        self.places = np.full(ids.shape, -1, np.int64)
+        flat = ids.ravel().astype(np.int64)
+        there = (flat >= 0) & (flat < n_experts)
+        self.count = int(there.sum())
+        self._of: dict[int, list[int] | np.ndarray] = {}
+        if flat.size <= _SMALL:
+            for pair, (expert, kept) in enumerate(zip(flat.tolist(), there.tolist(), strict=True)):
+                if kept:
+                    self._of.setdefault(expert, []).append(pair)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            order = np.flatnonzero(there)
+            order = order[np.argsort(flat[order], kind="stable")]
+            experts, starts = np.unique(flat[order], return_index=True)
+            self._of = dict(zip(experts.tolist(), np.split(order, starts[1:]), strict=True))
+        self._taken = 0
+
+    def take(self, experts: list[int], addresses: list[int]) -> Rows:
+        """The work of these experts, whose rows lie at these addresses."""
+        pairs, offsets = [], [0]
+        for expert in experts:
+            pairs.extend(self._of[expert])
+            offsets.append(len(pairs))
+        flat = np.array(pairs, np.int64)
+        first = self._taken
+        self.places.reshape(-1)[flat] = np.arange(first, first + len(flat))
+        self._taken += len(flat)
+        return Rows(np.array(addresses, np.int64), np.array(offsets, np.int64), flat // self.top_k, first)

@@ -10,6 +10,8 @@ import click
 
 import slotwise
 
+from .memory import give_back_early
+
 COMMANDS = {  # name -> where its click command is, and the line about it in `slotwise --help`
     "compare": ("compare:command", "From a trace to a report, in one go. Start here."),
     "replay": ("replay:command", "Replay one configuration and print every counter."),
@@ -68,6 +70,7 @@ def main(args=None) -> int:
     0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted. A result cut short
     because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and shows.
     """
+    give_back_early()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn

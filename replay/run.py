@@ -140,16 +140,17 @@ class _Replayer:
             yield from self._cut(block, future)
 
     def _cut(self, block: Block, future: np.ndarray) -> Iterator[Piece]:
-        windows = (block.first_step + np.arange(block.n_steps)) // self.window
-        sources = (block.phase, block.request, windows)
-        ends = np.array([[column[at] for column in sources] for at in (0, -1)], np.int64)
-        before = ends[:1] if self.last is None else self.last
-        self.last = ends[1:]
-        changes = np.empty((3, block.n_steps), bool)
-        for column, old, change in zip(sources, before[0], changes, strict=True):
+        def label(steps: np.ndarray) -> np.ndarray:
+            return np.stack([block.phase[steps], block.request[steps], (block.first_step + steps) // self.window], 1)
+
+        before = label(np.zeros(1, np.int64)) if self.last is None else self.last
+        self.last = label(np.array([block.n_steps - 1]))
+        changes = np.empty((2, block.n_steps), bool)
+        for column, old, change in zip((block.phase, block.request), before[0, :2], changes, strict=True):
             change[0] = column[0] != old
             np.not_equal(column[1:], column[:-1], out=change[1:])
-        turns = np.logical_or.reduce(changes)  # steps that differ from the one before in phase, request or window
+        turns = changes[0] | changes[1]  # steps that differ from the one before in phase, request or window
+        turns[(-block.first_step) % self.window :: self.window] = True
         resets = np.zeros(block.n_steps, np.uint8)
         if self.options.reset == "request":
             if (block.request < 0).any():
@@ -161,15 +162,15 @@ class _Replayer:
             clocks = access_clocks(block.experts, block.starts, self.trace.n_experts, self.clock)
             self.clock = int(clocks[-1, -1])
         ids = self.predictor.predict(block) if self.predictor else NO_IDS
-        cell_of = np.concatenate([[0], np.cumsum(turns, dtype=np.int32)])  # of the step before the block, then of each
+        cell_of = np.zeros(block.n_steps + 1, np.int32)  # of the step before the block, then of each
+        np.cumsum(turns, dtype=np.int32, out=cell_of[1:])
         for low, high in pairwise([0, *np.flatnonzero(turns)[_CELLS - 1 :: _CELLS], block.n_steps]):
             if low < high:
-                opens = low + np.flatnonzero(turns[low:high])
-                labels = np.stack([column[opens] for column in sources], 1)
-                first = before if low == 0 else np.array([[column[low - 1] for column in sources]])
+                first = before if low == 0 else label(np.array([low - 1]))
+                labels = np.vstack([first, label(low + np.flatnonzero(turns[low:high]))])
                 yield Piece(
                     block=block, first_step=block.first_step + low, starts=block.starts[low : high + 1],
-                    cells=(cell_of[low : high + 1] - cell_of[low]).astype(np.int64), labels=np.vstack([first, labels]),
+                    cells=cell_of[low : high + 1] - cell_of[low], labels=labels,
                     resets=resets[low:high], clocks=clocks[low:high], ids=ids, future=future,
                 )  # fmt: skip
 
@@ -183,12 +184,12 @@ class _Replayer:
         else:
             self.tally.add(self.lane.advance(piece, workers), piece.labels)
         steps = len(piece.starts) - 1
-        made = np.diff(piece.starts)
-        if self.source is not self.trace:
-            made = self.source.accepted(piece.first_step, steps)
         low = piece.first_step - piece.block.first_step
-        for phase in (0, 1):
-            self.tokens[phase] += int(made[piece.block.phase[low : low + steps] == phase].sum())
+        prefill = piece.block.phase[low : low + steps] == 0
+        sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
+        in_prefill = int(sizes.sum(where=prefill))
+        self.tokens[0] += in_prefill
+        self.tokens[1] += int(sizes.sum()) - in_prefill
 
     def result(self, seconds: float) -> Result:
         """Counts what is left in the pools and sums up."""

@@ -16,7 +16,7 @@ def test_five_tokens_are_five_decode_steps_of_one_request():
     assert block.experts.tolist() == [[[0], [1], [2], [0], [1]]]
     assert block.starts.tolist() == [0, 1, 2, 3, 4, 5]
     assert block.phase.tolist() == [1] * 5
-    assert block.position.tolist() == [0, 1, 2, 3, 4]
+    assert trace.rows("position")["position"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_arrays_come_token_first_and_are_kept_layer_first():
@@ -49,7 +49,7 @@ def test_a_step_is_a_run_of_equal_values_and_may_mix_requests_and_phases():
     assert block.starts.tolist() == [0, 2, 4, 5]
     assert block.request.tolist() == [0, -1, 1]
     assert block.phase.tolist() == [0, 0, 1]
-    assert block.position.tolist() == [0, 1, 2, 0, 1]
+    assert trace.rows("position")["position"].tolist() == [0, 1, 2, 0, 1]
     assert (trace.n_steps, trace.n_requests) == (3, 2)
 
 

@@ -65,3 +65,9 @@ def test_the_links_inside_the_repository_lead_somewhere():
     named = re.findall(r"`((?:[\w.-]+/)*[\w.-]+\.md)`|\]\(([^)#:]+)\)", README)
     assert named
     assert [name for pair in named if not (ROOT / (name := pair[0] or pair[1])).exists()] == []
+
+
+def test_git_ignores_what_the_readme_has_its_reader_make():
+    made = {word for _, block in BLOCKS for word in re.findall(r"-o (\S+)", block)}
+    ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
+    assert {"report", "results", "results.parquet"} <= made <= ignored

@@ -10,7 +10,7 @@ from . import metrics
 from .curves import base_row, ranked, whole
 from .rows import OPTIONS, Row
 from .sections import Look, Section, is_bound
-from .verdict import Verdict, verdicts
+from .verdict import FAR_FEWER, NEARLY, Verdict, moves, verdicts
 
 Cell = tuple[str, ...]  # lines; the first is what counts
 NONE: Cell = (metrics.DASH,)
@@ -44,7 +44,13 @@ def winners(section: Section) -> Table:
         notes.append("Policies that know the future do not compete.")
     if section.field(section.plain) != section.policies:
         notes.append("At width 0 a guard changes nothing, so its policy stands for both.")
-    rows = [_winner(section, verdict) for verdict in verdicts(section)]
+    found = list(verdicts(section))
+    if any(verdict.cheaper for verdict in found):
+        notes.append(
+            f"Nearly the same: within {100 * NEARLY:.0f} points of the winner, for at most {100 * FAR_FEWER:.0f} % of "
+            "its loads."
+        )
+    rows = [_winner(section, verdict) for verdict in found]
     return table("Winner at each size", rows, words=3, note=" ".join(notes))
 
 
@@ -62,6 +68,7 @@ def _winner(section: Section, verdict: Verdict) -> dict[str, Cell]:
         "winner": (row["policy"], *([f"and {others} more with equal hits"] if others else [])),
         "hit rate": (metrics.percent(metrics.hit_rate(row)),),
         "loads per token": (loads, ", ".join([*moved, *times])) if moved or times else (loads,),
+        "nearly the same for far fewer loads": _cheaper(verdict),
         "over the runner-up": _lead(verdict, verdict.runner_up, named=True),
         f"over {section.reference} at width 0": _lead(verdict, reference),
         "to the bound": _bound(verdict),
@@ -80,7 +87,15 @@ def _lead(verdict: Verdict, other: Row | None, *, named: bool = False) -> Cell:
     if other is None:
         return NONE
     fewer = metrics.fewer_or_more(verdict.fewer(other))
-    return (f"{metrics.points(verdict.lead(other))} points", f"{fewer} than {other['policy']}" if named else fewer)
+    loads = f"which loads {metrics.number(whole(metrics.loads_per_token)(other))}"
+    text = f"{fewer} than {other['policy']}, {loads}" if named else fewer
+    return (f"{metrics.points(verdict.lead(other))} points", text)
+
+
+def _cheaper(verdict: Verdict) -> Cell:
+    if not (row := verdict.cheaper):
+        return NONE
+    return (row["policy"], f"{metrics.percent(metrics.hit_rate(row))} for {moves(row)}")
 
 
 def lookaheads(section: Section) -> Table | None:

@@ -62,8 +62,11 @@ def _winner(section: Section, verdict: Verdict) -> dict[str, Cell]:
     loads, moved = metrics.number(whole(metrics.loads_per_token)(row)), whole(metrics.bytes_per_token)(row)
     moved = [] if metrics.unknown(moved) else [metrics.size(moved)]
     times = [f"{verdict.loads_against(reference):.2f} × {section.reference}"] if reference else []
+    asked = row["slots_asked"] or ""
+    asked = [] if asked.endswith("%") or asked in ("", str(size)) else [f"for {asked}"]
+    vram = [] if size.pool_bytes is None else [f"{metrics.size(size.pool_bytes)} of VRAM"]
     return {
-        "slots": (str(size), share if size.pool_bytes is None else f"{share}, {metrics.size(size.pool_bytes)}"),
+        "slots": (str(size), ", ".join([share, *vram, *asked])),
         "width": (look_word(section, verdict.look),),
         "winner": (row["policy"], *([f"and {others} more with equal hits"] if others else [])),
         "hit rate": (metrics.percent(metrics.hit_rate(row)),),

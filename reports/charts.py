@@ -125,7 +125,7 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
     (low, high), at = axes.get_xlim(), (math.log2 if log else float)
     places = [panel.width_in * (at(size.slots) - at(low)) / (at(high) - at(low)) for size in sizes]
     ticks = [size.slots for size in sizes]
-    axes.set_xticks(ticks, _fitting([str(size) for size in sizes], places, 0.075))
+    axes.set_xticks(ticks, _fitting([str(size) for size in sizes], places, 9))
     axes.minorticks_off()
     axes.set_xlabel(f"slots {section.pool_word} (of {section.keys} experts)")
     top = axes.secondary_xaxis("top")
@@ -134,15 +134,15 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
         top.set_xticks([])
         top.set_xlabel("pool VRAM: row size unknown", fontsize=8, color=LIGHT["muted"])
         return
-    top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 0.068), fontsize=8)
+    top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 8), fontsize=8)
     top.set_xlabel("pool VRAM, all layers together", fontsize=8)
 
 
-def _fitting(labels: Sequence[str], places: Sequence[float], letter: float) -> list[str]:
+def _fitting(labels: Sequence[str], places: Sequence[float], points: float) -> list[str]:
     """The labels that fit side by side at `places`, from the last down; "" for the others. Inches throughout."""
     out, free = [], math.inf
     for text, place in zip(reversed(labels), reversed(places), strict=True):
-        half = letter * len(text) / 2
+        half = inches(text, points) / 2
         fits = place + half <= free
         out.append(text if fits else "")
         free = place - half - 0.07 if fits else free

@@ -72,8 +72,9 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
     )  # fmt: skip
     lines = _by_size(section, winner)
     if len(lines) > 1:
+        downwards = dict(reversed(lines.items()))  # as the lines lie
         yield _along(
-            section, f"{prefix}warm-up-slots", f"Hit rate along the run by slots, {short(winner, 28)}", lines,
+            section, f"{prefix}warm-up-slots", f"Hit rate along the run by slots, {short(winner, 28)}", downwards,
             _hit_rate, note=note, caption=f"The winner at {section.where(size)}, at every size.",
         )  # fmt: skip
     if all(row["phase"] == "all" and row["slots"] != 0 for row, _ in lines.values()):

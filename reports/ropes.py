@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 NEAR = 0.01  # of the height of all lines: closer than this for their whole length, two of them look like one
-MARK = 0.02  # of the width or height of a figure: closer marks cover each other
+MARK = 0.025, 0.035  # of the width and the height of a figure: closer marks cover each other
 DASH = 6  # of a rope's colours, in line widths
 
 
@@ -43,10 +43,14 @@ def roped(lines: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def told(lines: Sequence[Any], names: Sequence[str]) -> str:
-    """A sentence for each rope, '' if there is none."""
+    """A sentence about the ropes, '' if there is none."""
     ropes = [[names[i] for i in group] for group in look_alikes(lines) if len(group) > 1]
-    return "".join(
-        f" {', '.join(rope[:-1])} and {rope[-1]} lie on each other: their colours alternate." for rope in ropes
+    return (
+        " Lines of alternating colours lie on each other: "
+        + "; ".join(f"{', '.join(rope[:-1])} and {rope[-1]}" for rope in ropes)
+        + "."
+        if ropes
+        else ""
     )
 
 
@@ -55,6 +59,6 @@ def side_by_side(marks: Mapping[Any, tuple[float, float]]) -> dict[Any, tuple[tu
     width, height = (max(along) - min(along) for along in zip(*marks.values(), strict=True))
     rows: dict[tuple[float, float], list[Any]] = {}
     for name, (x, y) in marks.items():
-        near = (at for at in rows if abs(x - at[0]) <= MARK * width and abs(y - at[1]) <= MARK * height)
+        near = (at for at in rows if abs(x - at[0]) <= MARK[0] * width and abs(y - at[1]) <= MARK[1] * height)
         rows.setdefault(next(near, (x, y)), []).append(name)
     return {name: (at, i - (len(row) - 1) / 2) for at, row in rows.items() for i, name in enumerate(row)}

@@ -105,10 +105,11 @@ def _winner(section: Section, verdict: Verdict) -> str:
     if len(verdict.ranking) == 1:
         return f"{at}, {row['policy']} hits {rate} of demands for {cost}{bound}."
     if len(verdict.tied) > 1:
-        tied = f"{len(verdict.tied)} policies tie at {rate} of demands, {row['policy']} with the fewest loads ({cost})"
-        return f"{at}, {tied}{bound}."
-    lead = [f"{at}, {row['policy']} hits most: {rate} of demands for {cost}"]
-    if reference and reference is not row:
+        tied = f"{len(verdict.tied)} policies tie at {rate} of demands"
+        lead = [f"{at}, {tied}, {row['policy']} with the fewest loads: {cost}"]
+    else:
+        lead = [f"{at}, {row['policy']} hits most: {rate} of demands for {cost}"]
+    if reference and reference not in verdict.tied:
         lead.append(_against(verdict, reference, reference["policy"]))
     if other and other is not reference:
         lead.append(_against(verdict, other, f"the runner-up {other['policy']}"))

@@ -78,7 +78,7 @@ def test_lines_that_look_like_one_are_a_rope_in_which_each_shows_its_colour_and_
     assert [rope["markevery"] for rope in (first, second, third)] == [(0, 3), (1, 3), (2, 3)]
     assert [rope["linestyle"] for rope in (first, second, third)] == ["-", (12, (6, 12)), (6, (6, 12))]
     assert roped([[float("nan")], [float("nan")]])[0]["markevery"] == (0, 2)
-    assert told(lines, "abcd") == " a, b and d lie on each other: their colours alternate."
+    assert told(lines, "abcd") == " Lines of alternating colours lie on each other: a, b and d."
     assert told(lines[1:3], "bc") == ""
 
 
@@ -115,8 +115,8 @@ def test_no_text_of_any_figure_is_cut_at_its_rim_however_long_the_names(tmp_path
 
 
 def test_labels_that_would_touch_give_way_to_those_on_their_right():
-    assert _fitting(["8", "16", "24", "128"], [0.2, 0.3, 0.6, 4.0], 0.08) == ["", "16", "24", "128"]
-    assert _fitting(["432 MiB"], [1.0], 0.08) == ["432 MiB"]
+    assert _fitting(["8", "16", "24", "128"], [0.2, 0.3, 0.6, 4.0], 9) == ["", "16", "24", "128"]
+    assert _fitting(["432 MiB"], [1.0], 8) == ["432 MiB"]
 
 
 def test_long_names_are_cut_in_the_middle():

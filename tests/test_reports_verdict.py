@@ -84,7 +84,7 @@ def test_equal_hits_are_a_tie_that_fewer_loads_lead(tmp_path):
     (verdict,) = verdicts(section)
     assert (verdict.winner["policy"], len(verdict.tied), verdict.runner_up) == ("lfru", 3, None)
     assert (
-        "3 policies tie at 93.8 % of demands, lfru with the fewest loads (0.500 rows loaded per token)"
+        "3 policies tie at 93.8 % of demands, lfru with the fewest loads: 0.500 rows loaded per token."
         in headline(section)[0]
     )
     assert winners(section).rows[0][2] == ("lfru", "and 2 more with equal hits")
@@ -115,6 +115,14 @@ def test_a_policy_that_hits_nearly_as_often_for_far_fewer_loads_is_named_with_it
     assert "within 2 points of the winner, for at most 50 % of its loads" in table.note
     (record,) = winner_records(section)
     assert (record["cheaper"], record["cheaper_loads_per_token"]) == ("lru+gate", 0.5)
+
+
+@pytest.mark.parametrize(("asked", "said"), [("4", ""), ("25%", ""), ("8KiB", ", for 8KiB")])
+def test_a_size_names_its_share_its_vram_and_what_was_asked_for(tmp_path, asked, said):
+    """4 slots of 4 layers at 512 bytes a row are 8 KiB."""
+    row = make_row("lru", 4, row_bytes=512) | {"slots_asked": asked, "capacity_bytes": 4 * 4 * 512}
+    table = winners(section_of(tmp_path, [row]))
+    assert table.rows[0][0] == ("4", f"25 % of 16, 8 KiB of VRAM{said}")
 
 
 def test_a_lead_is_counted_over_requests_too(tmp_path):

@@ -55,7 +55,7 @@ def _show(rows: list[dict], as_json: bool) -> None:
     for row in rows:
         parameters = _words(row.get("parameters"))
         click.echo(click.style(row["name"], bold=True) + (f"({parameters})" if parameters else ""))
-        wrapped(row.get("description") or row.get("doc") or "", "    ")
+        wrapped(row["description"], "    ")
         wrapped(f"Source: {row['source']}" + ("; knows the future" if row.get("needs_future") else ""), "    ")
 
 

@@ -62,7 +62,8 @@ def _facts(facts: dict):
         "tokens": f"{facts['n_tokens']:,} in {facts['n_steps']:,} steps of {facts['n_requests']:,} "
         f"request{'s' * (facts['n_requests'] != 1)}",
         **{
-            name: f"{p['tokens']:,} tokens in {p['steps']:,} steps, {p['largest_step']:,} in the largest"
+            name: f"{p['tokens']:,} tokens in {p['steps']:,} step{'s' * (p['steps'] != 1)}, "
+            f"{p['largest_step']:,} in the largest"
             for name, p in phases.items()
             if p["steps"]
         },

@@ -70,6 +70,8 @@ def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
         "token cycle T  what one token reads: 2 x 4 rows, 1,200 bytes", "experts chosen at least once, of 16",
     ):  # fmt: skip
         assert words in told
+    tiny(phase=[0, 1, 1, 1, 1]).save(tmp_path / "t.parquet")
+    assert "1 tokens in 1 step, 1 in the largest" in slotwise("trace", "info", tmp_path / "t.parquet").stdout
     told = slotwise("trace", "info", "sample").stdout
     for words in (
         "row size unknown",

@@ -93,6 +93,13 @@ def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -
     return write_report(paths, out_dir, **how)
 
 
+def written(value: float | None, unit: str) -> str:
+    """A number of the report's summary as the report itself writes it; `unit` is '%', 'points', 'B' or ''."""
+    from slotwise.reports.metrics import written
+
+    return written(value, unit)
+
+
 def _grid(
     trace: Trace, policies: list[str], widths: list[int] | None, options: dict
 ) -> Iterator[tuple[int, list[str]]]:

@@ -66,11 +66,20 @@ def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
     told = slotwise("trace", "info", foreign).stdout
     for words in (
         "2 MoE layers x 16 experts, top 4", "30 tokens in 30 steps, 1 in the largest", "of 2 requests",
-        f"{4 * 300:,} bytes", "0.250 if even", "entropy in bits, of 4.00",
+        f"{4 * 300:,} bytes", "0.250 if drawn evenly", "in bits; 4.00 if all",
+        "token cycle T  what one token reads: 2 x 4 rows, 1,200 bytes", "experts chosen at least once, of 16",
     ):  # fmt: skip
         assert words in told
+    tiny(phase=[0, 1, 1, 1, 1]).save(tmp_path / "t.parquet")
+    assert "1 tokens in 1 step, 1 in the largest" in slotwise("trace", "info", tmp_path / "t.parquet").stdout
     told = slotwise("trace", "info", "sample").stdout
-    for words in ("row size unknown", "8 predictions 1 ahead", "precision@W", "recall@8", "novel, python, c"):
+    for words in (
+        "row size unknown",
+        "8 predictions made 1 layer ahead",
+        "precision@W",
+        "recall@8",
+        "novel, python, c",
+    ):
         assert words in told
 
 

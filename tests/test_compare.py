@@ -115,7 +115,11 @@ def test_compare_says_who_wins_and_where_the_page_is(capsys, trace, tmp_path):
     code, out, err = run(capsys, "compare", trace, "-o", tmp_path / "out", *words)
     assert (code, err) == (0, "")
     assert "winner at each size (simulated, event contract)" in out
-    assert [line.split()[:3] for line in out.splitlines()[2:4]] == [["4", "0", "lru"], ["8", "0", "lru"]]
+    header, *lines = out.splitlines()[2:5]
+    told = ["slots", "VRAM", "winner", "rate", "lru", "bound", "/token", "/token"]
+    assert header.split() == told, "one width needs no column"
+    assert [line.split()[:4] for line in lines] == [["4", "11.7", "KiB", "lru"], ["8", "23.4", "KiB", "lru"]]
+    assert max(map(len, lines)) < 80
     assert f"Report: {tmp_path / 'out/report.html'}" in out
 
 

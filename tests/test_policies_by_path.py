@@ -161,6 +161,28 @@ def test_what_a_policy_inherits_or_calls_counts_as_its_own(mine, body):
     assert slotwise.replay(trace, spelling, 4).counters == slotwise.replay(trace, like, 4).counters
 
 
+def test_a_file_with_one_policy_needs_no_class_name(mine):
+    spelling = mine(SIGN).removesuffix(":Mine")
+    assert str(slotwise.parse_policy(f"{spelling}(sign=-1)+guard")) == f"{spelling}:Mine(sign=-1)+guard"
+    assert [hits(spelling), hits(f"{spelling}(sign=-1)")] == [0, 1]
+    mine("from slotwise.policies.policy_lfu import Lfu\n" + OLDEST)
+    assert str(slotwise.parse_policy(spelling)) == f"{spelling}:Mine", "what it imports is not its own"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OLDEST + OLDEST.replace("Mine", "Other"), "holds Mine, Other; write which, as in"),
+        ("x = 1\n", "holds no Policy class"),
+        (None, "there is no file"),
+    ],
+)
+def test_without_a_class_name_a_file_that_leaves_a_choice_is_refused(mine, tmp_path, text, words):
+    spelling = mine(text).removesuffix(":Mine") if text else str(tmp_path / "none.py")
+    with pytest.raises(slotwise.BadPolicy, match=words):
+        slotwise.parse_policy(spelling)
+
+
 BAD = {  # what is in the file -> what is said
     "def priority(p, key, at)": ("does not load: SyntaxError", HEAD + "    def priority(p, key, at)\n"),
     "import nothing_of_this_name": ("does not load: ModuleNotFoundError", "import nothing_of_this_name\n"),

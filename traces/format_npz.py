@@ -1,4 +1,31 @@
-"""NumPy archives: `experts [tokens, layers, k]` and its companions, and vLLM's `routed_experts`."""
+"""NumPy archives of `numpy.savez`: ids of the chosen experts, the rest optional.
+
+T rows (a token each, in order), L layers, k experts per token and layer, R
+requests. Only `experts` must be there:
+
+  experts        [T, L, k]  whole   expert ids from 0, best first; a layer that is
+                                    all zero is taken as dense and left out
+  n_experts      []         whole   experts per layer; without it the largest id
+                                    + 1 is taken, with a warning
+  row_bytes      [] or [L]  whole   bytes of one expert; without it VRAM and bytes
+                                    moved are unknown
+  predicted      [T, L, P]  whole   ids predicted for this layer one layer before,
+                                    best first; 255 (uint8), 65535 (uint16) or a
+                                    negative number for none
+  weights        [T, L, k]  floats  router weights, by which ids are then ranked
+  offsets        [R + 1]    whole   row where each request starts, and T at the
+                                    end; without it there is one request
+  labels         [R]        text    names of the requests
+  prefill_rows   [R]        whole   so many first rows of a request were one
+                                    prefill step; without it each row is a step
+                                    of decode
+  first_position [R]        whole   position of a request's first row, else 0
+  token_ids      [T]        whole   ids of the tokens
+  layer_ids      [L]        whole   the model's own numbers of these layers
+
+vLLM's file of one request, `routed_experts [T, L, k]`, is read the same way.
+Several files are one capture, a request each. Nothing is unpickled.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 import warnings
 from collections.abc import Sequence
@@ -63,13 +64,14 @@ def open_trace(
 
 
 def list_formats() -> list[dict[str, str]]:
-    """The formats that can be read, one row each: name, description, source."""
-    ours = {
-        "name": "slotwise",
-        "description": "Parquet, one row per token, layers as columns (written by every command)",
-        "source": "slotwise.trace version 1",
-    }
-    return [ours] + [{"name": name, "description": m.description, "source": m.source} for name, m in _modules().items()]
+    """The formats that can be read, one row each: name, description, source, and the layout in detail."""
+    from . import parquet
+
+    modules = {"slotwise": parquet, **_modules()}
+    return [
+        {"name": name, "description": m.description, "source": m.source, "layout": inspect.cleandoc(m.__doc__ or "")}
+        for name, m in modules.items()
+    ]
 
 
 def _modules() -> dict[str, ModuleType]:

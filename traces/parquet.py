@@ -1,4 +1,25 @@
-"""Our own file: Parquet, `slotwise.trace` version 1. Layers are columns, row groups hold whole steps."""
+"""our own file, Parquet: layers are columns, row groups hold whole steps.
+
+`slotwise trace import` writes it. A row is a token, in the order of the steps:
+
+  request        int32   which request the token belongs to, from 0
+  step           int64   forward pass that the token was part of; never falls
+  position       int32   place of the token in its request
+  phase          uint8   0 prefill, 1 decode
+  token_id       int32   optional
+  experts.NNN    bytes   MoE layer NNN (000, 001, ...): k expert ids, best first,
+                         uint8 up to 255 experts, else uint16, little endian; all
+                         ones where the layer did not see the token
+  weights.NNN    bytes   optional: k router weights, float16
+  predicted.NNN  bytes   optional: ids predicted for layer NNN one layer before,
+                         best first, all ones for none; predicted.NNN.h2 were
+                         predicted two layers before
+
+The file's metadata has a JSON record `slotwise.trace`: format, version, model,
+n_layers, model_layers (the model's own layer numbers), n_experts, top_k,
+row_bytes (of one expert, by layer), router, predictor, requests (id, label,
+prompt_tokens), captured_by, captured_at, source, licence, SHA-256 of the ids.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +42,9 @@ from .trace import Trace
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
+
+description = "Parquet, one row per token, layers as columns (written by every command)"
+source = "slotwise.trace version 1"
 
 KEY = FORMAT.encode()
 READERS = 2  # threads that decode, a column at a time; more columns at once keep a second copy of a block in memory

@@ -1,5 +1,6 @@
 """The `slotwise` command: which subcommands there are, and how every way to end becomes an exit code and one line."""
 
+import errno
 import os
 import sys
 import warnings
@@ -23,6 +24,10 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
 # BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
 ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "reports")}
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+BAD_PATHS = {
+    getattr(errno, name) for name in "ENOENT EACCES EPERM EISDIR ENOTDIR EEXIST ENAMETOOLONG ELOOP EROFS".split()
+}
+LONGEST = 1000  # characters of a message: nobody reads a number of 5000 digits
 _SAID: set[str] = set()  # warnings are said once
 
 
@@ -89,9 +94,9 @@ def main(args=None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the flush at exit finds a reader
         return FAILED
     except OSError as error:
-        bad_input = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
         where = f"{error.filename}: " if error.filename is not None else ""
         words = error.strerror.lower() if error.strerror else str(error)
+        bad_input = error.errno in BAD_PATHS or isinstance(error, FileNotFoundError)
         return _say(where + words, BAD_INPUT if bad_input else FAILED)
     except ValueError as error:
         if not any(ancestor.__module__ in ERROR_HOMES for ancestor in type(error).__mro__):
@@ -102,7 +107,10 @@ def main(args=None) -> int:
 
 def _say(message: str, code: int) -> int:
     """Puts the message on stderr as one line and hands the exit code back."""
-    click.echo(f"slotwise: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST - 300]} ... {line[-300:]}"
+    click.echo(f"slotwise: {line}", err=True)
     return code
 
 

@@ -22,6 +22,7 @@ _UNITS = {
 }
 
 MOST_BYTES = 2**60
+MOST_SIZES = 65536  # of one range: more than a pool has experts
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,11 @@ def parse_slot_list(text: str) -> list[str]:
         match = re.fullmatch(r"(\d{1,9}):(\d{1,9}):(\d{1,9})", part)
         if match:
             low, high, by = map(int, match.groups())
-            if by == 0 or high < low:
-                raise BadOption(f"slots {part!r}: a range is low:high:step with low <= high and step >= 1")
+            if by == 0 or high < low or (high - low) // by >= MOST_SIZES:
+                raise BadOption(
+                    f"slots {part!r}: a range is low:high:step with low <= high, step >= 1 and at most "
+                    f"{MOST_SIZES} sizes"
+                )
             out += [str(s) for s in range(low, high + 1, by)]
         elif re.fullmatch(r"\d+|\d+(\.\d+)?%", part):
             out.append(part)

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from slotwise.policies import Refused
 from slotwise.traces import Trace, open_trace
+from slotwise.traces.files import kind_of
 
 from .errors import BadOption
 from .options import Options
@@ -55,7 +56,7 @@ def sweep(
     ]
     if not grid:
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
-    if not path.name or path.is_dir() or not path.parent.is_dir():
+    if not path.name or kind_of(path) not in ("", "file") or not path.parent.is_dir():
         raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
     for trace in opened:
         if trace.digest() != trace.sha256:
@@ -74,11 +75,11 @@ def sweep(
             order[key] = None
             if key not in rows:
                 todo.setdefault(key, (trace, choice))
+        if len(reasons) == len(grid):
+            raise BadOption(f"every configuration was refused: {reasons[0]}")
         for reason in dict.fromkeys(reasons):
             if skipped:
                 skipped(reason)
-        if len(reasons) == len(grid):
-            raise BadOption(f"every configuration was refused: {reasons[0]}")
         if todo:
             _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
         write_rows([rows[key] for key in order | dict.fromkeys(rows)], path)

@@ -78,10 +78,20 @@ def compare(
     ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION]
     ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
     check_folder(out_dir, ours, force=force)
+    new_folder = not out_dir.exists()
     _begin(question, ours)
-    for trace in opened:
-        for width, names in _grid(trace, spelt, asked, options):
-            sweep([trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options)
+    try:
+        for trace in opened:
+            for width, names in _grid(trace, spelt, asked, options):
+                sweep(
+                    [trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options
+                )
+    except BaseException:
+        if not any(path.exists() for path in ours[:2]):  # no row is there to go on with, so nothing is left behind
+            ours[2].unlink()
+            if new_folder:
+                out_dir.rmdir()
+        raise
     say = progress or (lambda *_: None)
     return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
 
@@ -121,7 +131,9 @@ def _begin(question: dict[str, Any], ours: list[Path]) -> None:
         raise BadResult(
             f"{results}: was not written by `slotwise compare`; name another folder, or use `slotwise report`"
         )
-    if note.exists() and note.read_text() != text:
+    if note.exists() and not note.is_file():
+        raise BadResult(f"{note}: is not a file, so `slotwise compare` did not write it; name another folder")
+    if note.exists() and note.read_bytes() != text.encode():
         results.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
     note.parent.mkdir(parents=True, exist_ok=True)

@@ -137,7 +137,7 @@ BAD = {
     "no output": ("report {here}/empty", "'-o'"),
     "an unknown policy": ("compare {trace} -o {here}/out --policy lfruu", "lfru"),
     "a bad size": ("compare {trace} -o {here}/out --slots many", "many"),
-    "a bad width": ("compare {trace} -o {here}/out --width 2,x", "write a width (4) or a list"),
+    "a bad width": ("compare {trace} -o {here}/out --width 2,x", "write whole numbers with commas"),
     "too wide": ("compare {trace} -o {here}/out --width 9", "9"),
     "a full folder": ("compare {trace} -o {here}", "no report wrote"),
 }

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import BadTrace, TraceWarning
+from .files import check_source
 from .trace import Trace
 
 SAMPLE = Path(__file__).with_name("sample.parquet")
@@ -37,6 +38,8 @@ def open_trace(
     hints = {name: value for name, value in hints.items() if value is not None}
     if len(paths) == 1 and str(paths[0]) == "sample" and format is None:
         paths = [SAMPLE]
+    for each in paths:
+        check_source(each)
     head = _head(paths[0])
     name = format or _sniff(paths[0], head)
     if name == "slotwise":

@@ -98,6 +98,8 @@ def main(args=None) -> int:
         words = error.strerror.lower() if error.strerror else str(error)
         bad_input = error.errno in BAD_PATHS or isinstance(error, FileNotFoundError)
         return _say(where + words, BAD_INPUT if bad_input else FAILED)
+    except MemoryError as error:
+        return _say(f"not enough memory for this ({error or 'of unknown size'}); ask for less at a time", FAILED)
     except ValueError as error:
         if not any(ancestor.__module__ in ERROR_HOMES for ancestor in type(error).__mro__):
             raise

@@ -24,7 +24,7 @@ from .options import Options
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
-_CELLS = 256  # counter cells of one piece at most
+_CELLS, _CELL_LAYERS = 256, 65536  # counter cells of one piece at most, and those of all its layers
 
 
 def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | None = None, **options: Any) -> Result:
@@ -162,7 +162,8 @@ class _Replayer:
             self.clock = int(clocks[-1, -1])
         ids = self.predictor.predict(block) if self.predictor else NO_IDS
         cell_of = np.concatenate([[0], np.cumsum(turns, dtype=np.int32)])  # of the step before the block, then of each
-        for low, high in pairwise([0, *np.flatnonzero(turns)[_CELLS - 1 :: _CELLS], block.n_steps]):
+        most = min(_CELLS, max(1, _CELL_LAYERS // self.trace.n_layers))
+        for low, high in pairwise([0, *np.flatnonzero(turns)[most - 1 :: most], block.n_steps]):
             if low < high:
                 opens = low + np.flatnonzero(turns[low:high])
                 labels = np.stack([column[opens] for column in sources], 1)

@@ -124,3 +124,9 @@ def test_options_out_of_range_are_named(options, words):
     with pytest.raises(BadTrace) as refused:
         Trace.synthesise(**options)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("shape", [{"n_tokens": 2**31 - 1, "n_layers": 100_000}, {"n_layers": 100_000, "topics": 4096}])
+def test_a_trace_that_no_memory_holds_is_refused_with_its_size(shape):
+    with pytest.raises(BadTrace, match=r"synth: .* take [\d,.]+ GiB of memory, but this machine has .*; ask for fewer"):
+        Trace.synthesise(**{"n_experts": 65535, "top_k": 1} | shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,13 @@ def synthesise(
     for key, (value, low, high) in given.items():
         if not low <= value <= high:
             raise BadTrace(f"synth: {key}={value}; it must lie in {low} to {high}")
+    size = n_tokens * (50 + n_layers * (top_k + width) * 2) + (topics + 1) * n_layers * n_experts * 4
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > there:
+        raise BadTrace(
+            f"synth: {n_tokens} tokens of {n_layers} layers x {n_experts} experts, {topics} topics, take "
+            f"{size / 2**30:,.1f} GiB of memory, but this machine has {there / 2**30:,.1f}; ask for fewer"
+        )
     lengths = np.diff(np.arange(requests + 1) * n_tokens // requests)
     within = np.arange(n_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = {

@@ -33,7 +33,7 @@ def predictors(as_json: bool):
 def _show(rows: list[dict], as_json: bool) -> None:
     """Prints plain rows as JSON, or as a table: wrapped on a terminal, one line a row elsewhere, so that grep works."""
     if as_json:
-        click.echo(json.dumps(rows, indent=1, default=str))
+        click.echo(json.dumps(rows, indent=1, default=str, allow_nan=False))
         return
     from rich.console import Console
     from rich.markup import escape

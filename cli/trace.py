@@ -63,7 +63,7 @@ def info(trace, as_json, seed):
     """Say what is in a trace: shape, provenance, skew, locality, working set, quality of predictions."""
     facts = slotwise.open_trace(trace).describe(seed)
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(facts, allow_nan=False))
         return
     from .trace_tables import print_facts
 

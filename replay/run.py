@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,6 +15,7 @@ import numpy as np
 
 from slotwise.policies import parse_call
 from slotwise.traces import Block, Trace, make_predictor, open_trace
+from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
@@ -101,14 +101,14 @@ class _Replayer:
         trace, options, size = self.trace, self.options, self.size
         if trace.sha256 in self.lane.pool.profile_hashes:
             text = f"{options.policy}: the profile was counted on this very trace, so it knows the answers"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if size.pool_bytes is None and max(size.slots) == 0 and size.asked not in ("0", "0%"):
             text = f"{size.asked} is less than one row in each pool: 0 slots, so every demand misses"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         pin = self.lane.pool.spec.pin
         if pin and size.pool_bytes is None and pin.n > min(size.slots):
             text = f"{options.policy}: {pin.n} pins in {min(size.slots)} slots; those that do not fit are left out"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if options.scope != "global":
             return
         short = size.slots[0] < trace.n_layers * trace.top_k
@@ -119,7 +119,7 @@ class _Replayer:
                 f"the global pool ({size.asked}) is smaller than a token cycle, {trace.n_layers} x {trace.top_k} rows: "
                 "what a token needs pushes out what the next one needs, and lru can fall to no hits at all"
             )
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
 
     def pieces(self) -> Iterator[Piece]:
         """The trace in order, cut where a piece would need too many counter cells."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from dataclasses import dataclass
+
+from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
 
@@ -96,7 +97,7 @@ def _count(slots, keys: int) -> int:
     if not re.fullmatch(r"\d{1,15}", text):
         raise BadOption(f"slots {text[:40]!r}: write a count (32) or a fraction of the pool's {keys} keys (25%)")
     if int(text) > keys:
-        warnings.warn(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning, stacklevel=4)
+        warn_caller(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning)
     return min(int(text), keys)
 
 

@@ -91,16 +91,33 @@ def sweep(
 def _journal(path: Path) -> Iterator[BinaryIO]:
     """The file beside the result that finished rows go to at once; one sweep at a time may hold it."""
     part = path.with_name(path.name + ".part")
-    with part.open("a+b") as journal:
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
+    with _locked(part, path) as journal:
         try:
             yield journal
         finally:
-            if part.exists() and part.stat().st_size == 0:
+            if _is_at(part, journal) and part.stat().st_size == 0:
                 part.unlink()
+
+
+def _locked(part: Path, path: Path) -> BinaryIO:
+    """The open journal, locked: the very file of that name, not one that a sweep ended with between open and lock."""
+    while True:
+        journal = part.open("a+b")
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(part, journal):
+                return journal
+        except BlockingIOError:
+            journal.close()
+            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
+        journal.close()
+
+
+def _is_at(part: Path, journal: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(part.stat(), os.fstat(journal.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:

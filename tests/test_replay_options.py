@@ -252,3 +252,12 @@ def test_an_ordinary_replay_warns_of_nothing(mixed):
         slotwise.replay(mixed, slots=8, scope="global")
     with pytest.warns(ReplayWarning, match=r"^the global pool \(5\) is smaller than a token cycle, 3 x 2 rows"):
         slotwise.replay(mixed, slots=5, scope="global")
+
+
+@pytest.mark.parametrize("how", [{"slots": 99}, {"slots": 1, "scope": "global"}, {"vram": 1}])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_warning_points_at_the_line_that_asked_for_the_replay(how):
+    trace = demanding(A, B, n_layers=2, row_bytes=[10, 10])
+    with pytest.warns(ReplayWarning) as warned:
+        slotwise.replay(trace, **how)
+    assert {one.filename for one in warned} == {__file__}

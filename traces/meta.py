@@ -54,7 +54,7 @@ class Meta(Mapping):
 
     def to_json(self) -> str:
         """The JSON object that a file carries; the same record always gives the same text."""
-        return json.dumps(dict(self), default=dict)
+        return json.dumps(dict(self), default=dict, allow_nan=False)
 
     def with_sha256(self, sha256: str) -> Meta:
         return replace(self, sha256=sha256)
@@ -90,13 +90,17 @@ def checked(meta: Meta, where: str) -> Meta:
     for r in _sequence(where, "requests", meta.requests):
         if not isinstance(r, Mapping) or not isinstance(r.get("id"), int):
             raise BadTrace(f"{where}: requests must be objects {{id, label, prompt_tokens}}, not {_short(r)}")
+    try:
+        json.dumps([meta.predictor, list(meta.requests)], default=dict, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadTrace(f"{where}: predictor and requests must be JSON, without NaN and Infinity ({error})") from None
     return replace(meta, model_layers=layers, row_bytes=rows, requests=tuple(meta.requests))
 
 
 def parse(text: bytes, where: str) -> Meta:
     """The record from a file's metadata. Unknown keys are ignored, so that later versions may add some."""
     try:
-        record = json.loads(text)
+        record = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadTrace(f"{where}: the metadata record is not JSON ({error})") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -110,6 +114,10 @@ def parse(text: bytes, where: str) -> Meta:
             raise BadTrace(f"{where}: the metadata record lacks {name}")
     known = {name: record[name] for name in _NAMES if record.get(name) is not None}
     return checked(Meta(**known), where)
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
 
 
 def _sequence(where: str, name: str, value: Any) -> tuple:

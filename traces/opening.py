@@ -5,13 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import BadTrace, TraceWarning
+from .errors import BadTrace, TraceWarning, warn_caller
 from .files import check_source
 from .trace import Trace
 
@@ -61,7 +60,7 @@ def open_trace(
     from .suspects import suspects
 
     for text in suspects(trace):
-        warnings.warn(f"{paths[0]}: {text}", TraceWarning, stacklevel=2)
+        warn_caller(f"{paths[0]}: {text}", TraceWarning)
     return trace
 
 

@@ -2,8 +2,11 @@
 
 import errno
 import os
+import signal
 import sys
+import threading
 import warnings
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -70,11 +73,12 @@ def group():
 def main(args=None) -> int:
     """Runs one command line (default: the process's own) and returns the exit code.
 
-    0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted. A result cut short
-    because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and shows.
+    0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted, 143 terminated. A
+    result cut short because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and
+    shows.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _cleaning_up():
             warnings.showwarning = _warn
             code = group.main(args, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone can still be answered
@@ -105,6 +109,19 @@ def main(args=None) -> int:
             raise
         return _say(str(error), BAD_INPUT)
     return code if isinstance(code, int) else OK
+
+
+@contextmanager
+def _cleaning_up():
+    """A polite kill ends like any error, with temporary files removed; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(message: str, code: int) -> int:

@@ -175,5 +175,11 @@ class Options:
         return out
 
 
+def check_workers(name: str, value: Any) -> None:
+    """`threads` and `workers`: None is as many as there are cores."""
+    if value is not None and not _whole(value, 1, 2**20):
+        raise BadOption(f"{name}={value!r}: it is at least 1, or None for all cores")
+
+
 def _whole(value: Any, low: int, high: int) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(low <= value <= high)

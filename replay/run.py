@@ -20,7 +20,7 @@ from slotwise.traces.errors import warn_caller
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
-from .options import Options
+from .options import Options, check_workers
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
@@ -36,6 +36,7 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | No
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
+    check_workers("threads", threads)
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 

@@ -17,7 +17,7 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import kind_of
 
 from .errors import BadOption
-from .options import Options
+from .options import Options, check_workers
 from .rows import option_key, read_rows, write_rows
 from .run import run
 from .sizes import parse_slot_list
@@ -29,7 +29,7 @@ def sweep(
     traces: Iterable[Trace | str | Path] | Trace | str | Path,
     policies: Iterable[str] | str,
     slots: Iterable[str | int] | str | int | None = None,
-    widths: Iterable[int] = (0,),
+    widths: Iterable[int] | int = (0,),
     *,
     out: str | Path,
     vram: Iterable[str | int] | None = None,
@@ -46,8 +46,10 @@ def sweep(
     finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
     """
     path = Path(out)
+    check_workers("workers", workers)
     traces = [traces] if isinstance(traces, (str, Path, Trace)) else traces
     policies = [policies] if isinstance(policies, str) else policies
+    widths = [widths] if isinstance(widths, int) else widths
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = _sizes(slots, vram)
     grid = [

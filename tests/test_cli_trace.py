@@ -8,7 +8,7 @@ import pytest
 from conftest import slotwise
 from trace_cases import tiny, whole
 
-from slotwise.traces import open_trace
+from slotwise.traces import BadTrace, open_trace
 from slotwise.traces.synth import synthesise
 
 KEYS = {
@@ -150,3 +150,9 @@ def test_bad_input_is_exit_2_with_one_line_on_stderr(tmp_path, words, line):
     assert done.stderr.startswith(line)
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, None])
+def test_the_shuffled_control_has_a_seed_that_can_be_given_again(seed):
+    with pytest.raises(BadTrace, match=r"describe: seed=.*, but it must be a whole number from 0"):
+        open_trace("sample").describe(seed)

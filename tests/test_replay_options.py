@@ -261,3 +261,11 @@ def test_a_warning_points_at_the_line_that_asked_for_the_replay(how):
     with pytest.warns(ReplayWarning) as warned:
         slotwise.replay(trace, **how)
     assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", True])
+def test_threads_and_workers_are_at_least_one(tmp_path, value):
+    with pytest.raises(BadOption, match=r"threads=.*: it is at least 1"):
+        slotwise.replay(demanding(A), slots=1, threads=value)
+    with pytest.raises(BadOption, match=r"workers=.*: it is at least 1"):
+        slotwise.sweep(demanding(A), "lru", 1, out=tmp_path / "r.parquet", workers=value)

@@ -11,6 +11,7 @@ from typing import Any
 from .errors import BadTrace
 
 FORMAT, VERSION = "slotwise.trace", 1
+MAX_LAYERS = 100_000
 MAX_EXPERTS = 65_535  # 65535 itself marks "absent" in uint16
 
 
@@ -65,9 +66,9 @@ _NAMES = tuple(f.name for f in fields(Meta))
 
 def checked(meta: Meta, where: str) -> Meta:
     """`meta` with its tuples filled in, or BadTrace naming the field, its value and the rule."""
-    _whole(where, "n_layers", meta.n_layers, 1, 100_000)
-    _whole(where, "n_experts", meta.n_experts, 1, MAX_EXPERTS)
-    _whole(where, "top_k", meta.top_k, 1, meta.n_experts)
+    check_whole(where, "n_layers", meta.n_layers, 1, MAX_LAYERS)
+    check_whole(where, "n_experts", meta.n_experts, 1, MAX_EXPERTS)
+    check_whole(where, "top_k", meta.top_k, 1, meta.n_experts)
     layers = _wholes(where, "model_layers", meta.model_layers, 0) or tuple(range(meta.n_layers))
     if len(layers) != meta.n_layers or any(a >= b for a, b in pairwise(layers)):
         raise BadTrace(
@@ -127,10 +128,11 @@ def _sequence(where: str, name: str, value: Any) -> tuple:
 
 
 def _wholes(where: str, name: str, value: Any, low: int) -> tuple[int, ...]:
-    return tuple(_whole(where, name, v, low, 2**62) for v in _sequence(where, name, value))
+    return tuple(check_whole(where, name, v, low, 2**62) for v in _sequence(where, name, value))
 
 
-def _whole(where: str, name: str, value: Any, low: int, high: int) -> int:
+def check_whole(where: str, name: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int, or BadTrace unless it is a whole number from low to high."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= value <= high:
         raise BadTrace(f"{where}: {name}={_short(value)}, but it must be a whole number from {low} to {high}")
     return int(value)

@@ -15,13 +15,14 @@ hits = [slotwise.replay(trace, policy, 2, threads=1).counters["hits"] for policy
 from slotwise.policies import bulk_lru
 from slotwise.policies.compiled import cache_folder
 from slotwise.traces import kernels
+assert all("/site/" in module.__file__ for module in (slotwise, bulk_lru, kernels))
 places = [f._cache.cache_path for f in (kernels.synthesise, bulk_lru.replay_lru)]
 print(*places, *cache_folder().glob("*.py"), sep="\\n")
 """
 
 
 @pytest.fixture
-def sealed(tmp_path):
+def sealed(tmp_path, monkeypatch):
     """A package and a home that nobody can write, not even root: files are where folders would have to be."""
     for folder in ("", *FOLDERS):
         source, target = ROOT / (folder or "slotwise"), tmp_path / "site" / "slotwise" / folder
@@ -30,6 +31,7 @@ def sealed(tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "tmp").mkdir()
     gone = ("XDG_CACHE_HOME", "SLOTWISE_CACHE_DIR", "NUMBA_CACHE_DIR")
+    monkeypatch.chdir(tmp_path)  # the sources in the working folder would be found first
     env = {name: value for name, value in os.environ.items() if name not in gone}
     return env | {
         "HOME": str(tmp_path / "file" / "home"), "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(tmp_path / "site"),

@@ -83,6 +83,9 @@ class Options:
             raise BadOption(f"seed={self.seed!r}: a seed is a whole number of 64 bits")
         if not (_whole(self.accept, 0, 1) or (isinstance(self.accept, float) and 0 <= self.accept <= 1)):
             raise BadOption(f"accept={self.accept!r}: it is a probability, 0 to 1")
+        for name in ("pollution", "plan_hash"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadOption(f"{name}={getattr(self, name)!r}: it is True or False")
         if not isinstance(self.predictor, str):
             raise BadOption(f"predictor={self.predictor!r}: it is a name, such as 'trace' or 'noisy(recall=0.9)'")
 

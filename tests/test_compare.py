@@ -153,3 +153,9 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, trace, tmp_path, kind):
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] in (["empty"], ["empty", "out"], ["out", "empty"])
     assert not (tmp_path / "out/report.html").exists()
+
+
+def test_one_of_each_need_not_be_a_list(trace, tmp_path):
+    page = slotwise.compare(str(trace), tmp_path / "r", policies="lru", slots=4, widths=0)[0]
+    answer = json.loads((page.parent / "report.json").read_text())["sections"]
+    assert [(one["slots"], one["width"], one["winner"]) for one in answer[0]["winners"]] == [(4, 0, "lru")]

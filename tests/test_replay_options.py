@@ -190,6 +190,7 @@ def test_the_predictor_is_named_in_full_and_is_none_where_nothing_is_predicted(m
         ("seed", None, "seed=None: a seed is a whole number of 64 bits"),
         ("seed", 2**63, "a seed is a whole number of 64 bits"),
         ("predictor", 3, "predictor=3: it is a name"),
+        ("pollution", "no", "pollution='no': it is True or False"),
         ("widht", 4, "no option named 'widht'"),
     ],
 )

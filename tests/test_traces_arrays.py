@@ -186,3 +186,16 @@ def test_a_warning_about_a_trace_points_at_the_line_that_asked_for_it(tmp_path):
     with pytest.warns(TraceWarning) as warned:
         open_trace(tmp_path / "t.npz")
     assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"experts": [[[0, 1], [2]]]}, "experts is no array"), ({"weights": [[[1], [1, 2]]]}, "weights is no array"),
+     ({"step": [[0], [0, 1]]}, "step is no array"), ({"predicted": {"1": [[[0], [1]]]}}, "at horizon '1' of a trace"),
+     ({"predicted": {1.0: [[[0], [1]]]}}, "at horizon 1.0 of a trace")],
+)  # fmt: skip
+def test_lists_that_are_no_arrays_are_refused_in_one_line(given, words):
+    with pytest.raises(BadTrace) as refused:
+        Trace.from_arrays(**{"experts": [[[0, 1], [2, 3]]], "n_experts": 4} | given)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -82,7 +82,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def _head(path: Path) -> bytes:
-    if not path.exists() and difflib.get_close_matches(str(path), ["sample"], 1, 0.7):
+    if not path.exists() and str(path) != "sample" and difflib.get_close_matches(str(path), ["sample"], 1, 0.7):
         raise FileNotFoundError(f"no trace file {str(path)!r}. Did you mean 'sample', the trace that is shipped?")
     with path.open("rb") as file:
         head = file.read(4096)

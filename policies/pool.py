@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -195,15 +194,17 @@ class Pool:
 
     # --- live calls ---
 
-    def _is_native(self, ids: Any) -> bool:
-        return isinstance(ids, np.ndarray) and ids.dtype == self._dtype and ids.flags.c_contiguous and 0 < ids.ndim < 3
-
     def step(self, layer: int, ids: np.ndarray) -> Plan:
         """Demand of one tick: `ids` [n_tokens, k], or [k] for one token, best first; absent entries as in a trace.
 
         A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
         """
-        if not self._is_native(ids):
+        if (
+            type(ids) is not np.ndarray
+            or ids.dtype != self._dtype
+            or not ids.flags.c_contiguous
+            or not 0 < ids.ndim < 3
+        ):
             ids = native_ids(ids, self.n_experts)
         if type(layer) is not int or not 0 <= layer < self.n_layers:
             layer = check_whole("layer", layer, 0, self.n_layers - 1)
@@ -220,14 +221,19 @@ class Pool:
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
         """Offers predictions for `layer` now: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
-        if not self._is_native(predicted):
-            predicted = native_ids(predicted, self.n_experts)
+        ids = predicted
+        if (
+            type(ids) is not np.ndarray
+            or ids.dtype != self._dtype
+            or not ids.flags.c_contiguous
+            or not 0 < ids.ndim < 3
+        ):
+            ids = native_ids(ids, self.n_experts)
         if type(layer) is not int or not 0 <= layer < self.n_layers:
             layer = check_whole("layer", layer, 0, self.n_layers - 1)
-        if predicted.ndim == 1:
-            predicted = predicted[None]
-        if predicted.shape[0] <= self._words["batch_gate"]:
-            self._prefetch(self._address, layer, predicted.reshape(-1), predicted.shape[0], self._width)
+        n_tokens = 1 if ids.ndim == 1 else ids.shape[0]
+        if n_tokens <= self._words["batch_gate"]:
+            self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)
         return self._plans[layer]

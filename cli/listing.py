@@ -44,7 +44,7 @@ def predictors(as_json: bool):
 def _show(rows: list[dict], as_json: bool) -> None:
     """Prints plain rows as JSON; as an entry each on a terminal; as a line each elsewhere, so that grep works."""
     if as_json:
-        click.echo(json.dumps(rows, indent=1, default=str))
+        click.echo(json.dumps(rows, indent=1, default=str, allow_nan=False))
         return
     from .screen import columns, console, show, wrapped
 

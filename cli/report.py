@@ -26,7 +26,7 @@ def show(page: Path, as_json: bool) -> None:
     """Says who won at each size and where the page is; or prints the summary that lies beside the page."""
     summary = json.loads((page.parent / "report.json").read_text())
     if as_json:
-        click.echo(json.dumps(summary, ensure_ascii=False))
+        click.echo(json.dumps(summary, ensure_ascii=False, allow_nan=False))
         return
     from .screen import show as print_table
     from .screen import wrapped

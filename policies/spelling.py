@@ -49,6 +49,8 @@ def parse_policy(text: str | PolicySpec) -> PolicySpec:
     """Reads a spelling. Raises BadPolicy naming what is wrong and the nearest right name."""
     if isinstance(text, PolicySpec):
         return text
+    if not isinstance(text, str):
+        raise BadPolicy(f"a policy is text, such as 'lfru(half_life=16)+guard', not {type(text).__name__}")
     # a file's name may hold any character
     path = re.match(r"\s*(.+\.py:[A-Za-z_]\w*)", text) or re.match(r"\s*(.+?\.py)(?=\s*([(+]|$))", text)
     first, *rest = _parts(text[path.end() :].strip() if path else text.strip(), "+")
@@ -180,7 +182,7 @@ def _build(kind: Any, label: str, written: dict[str, str]) -> Any:
         if isinstance(default, str):
             value = _unquoted(text)
         elif isinstance(default, float) and type(value) is int:
-            value = float(value)
+            value = float(text)
         if type(value) is not type(default):
             kind_of = type(default).__name__
             raise BadPolicy(f"{label}({name}={text}): {name} is of type {kind_of}, such as {name}={default}")

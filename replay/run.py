@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,15 +15,16 @@ import numpy as np
 
 from slotwise.policies import parse_call
 from slotwise.traces import Block, Trace, make_predictor, open_trace
+from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
-from .options import Options
+from .options import Options, check_workers
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
-_CELLS = 256  # counter cells of one piece at most
+_CELLS, _CELL_LAYERS = 256, 65536  # counter cells of one piece at most, and those of all its layers
 
 
 def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | None = None, **options: Any) -> Result:
@@ -36,6 +36,7 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | No
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
+    check_workers("threads", threads)
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 
@@ -101,14 +102,14 @@ class _Replayer:
         trace, options, size = self.trace, self.options, self.size
         if trace.sha256 in self.lane.pool.profile_hashes:
             text = f"{options.policy}: the profile was counted on this very trace, so it knows the answers"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if size.pool_bytes is None and max(size.slots) == 0 and size.asked not in ("0", "0%"):
             text = f"{size.asked} is less than one row in each pool: 0 slots, so every demand misses"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         pin = self.lane.pool.spec.pin
         if pin and size.pool_bytes is None and pin.n > min(size.slots):
             text = f"{options.policy}: {pin.n} pins in {min(size.slots)} slots; those that do not fit are left out"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if options.scope != "global":
             return
         short = size.slots[0] < trace.n_layers * trace.top_k
@@ -119,7 +120,7 @@ class _Replayer:
                 f"the global pool ({size.asked}) is smaller than a token cycle, {trace.n_layers} x {trace.top_k} rows: "
                 "what a token needs pushes out what the next one needs, and lru can fall to no hits at all"
             )
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
 
     def pieces(self) -> Iterator[Piece]:
         """The trace in order, cut where a piece would need too many counter cells."""
@@ -164,7 +165,8 @@ class _Replayer:
         ids = self.predictor.predict(block) if self.predictor else NO_IDS
         cell_of = np.zeros(block.n_steps + 1, np.int32)  # of the step before the block, then of each
         np.cumsum(turns, dtype=np.int32, out=cell_of[1:])
-        for low, high in pairwise([0, *np.flatnonzero(turns)[_CELLS - 1 :: _CELLS], block.n_steps]):
+        most = min(_CELLS, max(1, _CELL_LAYERS // self.trace.n_layers))
+        for low, high in pairwise([0, *np.flatnonzero(turns)[most - 1 :: most], block.n_steps]):
             if low < high:
                 first = before if low == 0 else label(np.array([low - 1]))
                 labels = np.vstack([first, label(low + np.flatnonzero(turns[low:high]))])

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import python, run, slotwise
@@ -175,6 +176,16 @@ def test_interrupting_ends_with_130_and_no_traceback():
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=20)
     assert (process.returncode, said.strip()) == (130, "")
+
+
+def test_a_polite_kill_removes_what_is_half_written(tmp_path):
+    words = ["trace", "synth", "-o", "t.parquet", "--tokens", "300000"]
+    with subprocess.Popen([sys.executable, "-m", "slotwise", *words], cwd=tmp_path, stderr=-1, text=True) as process:
+        while process.poll() is None and not list(tmp_path.iterdir()):
+            time.sleep(0.01)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, "", [])
 
 
 def test_a_reader_that_goes_away_is_no_error_worth_a_word():

@@ -219,12 +219,13 @@ def test_rates_are_the_counts_divided():
     assert rates["compulsory_share"] == 1
 
 
-def test_a_result_reads_as_two_lines_and_a_third_about_predictions(mixed):
+def test_a_result_reads_as_three_lines_and_a_fourth_about_predictions(mixed):
     assert repr(slotwise.replay(demanding(A, B, A, A), slots=2)) == (
         "lru on arrays: 2 slots of 8 experts x 1 layers, layer scope, event contract, width 0\n"
+        "  pools: 2 slots per layer; row size unknown\n"
         "  hit rate 50.00 % (2 of 4 demands); 0.50 loads per token, yield 1.00 hits per load"
     )
-    assert repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[2].startswith("  predictions ")
+    assert repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[3].startswith("  predictions ")
 
 
 def test_the_counts_of_the_layers_are_a_polars_frame(mixed):

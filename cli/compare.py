@@ -2,6 +2,7 @@
 
 import click
 
+from .options import numbers
 from .progress import working
 from .report import show
 
@@ -38,18 +39,10 @@ def command(traces, output, policies, slots, vram, widths, force, as_json, **opt
     from slotwise.compare import compare
 
     options = {name: value for name, value in options.items() if value is not None}
+    wide = None if widths is None else numbers(widths, "width")
     with working() as progress:
         page = compare(
-            traces, output, policies=policies, slots=slots, vram=vram, widths=_widths(widths), force=force,
+            traces, output, policies=policies, slots=slots, vram=vram, widths=wide, force=force,
             progress=progress, skipped=lambda why: click.echo(f"left out: {why}", err=True), **options,
         )[0]  # fmt: skip
     show(page, as_json)
-
-
-def _widths(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise click.UsageError(f"--width {text!r}: write a width (4) or a list (0,2,4)")
-    return [int(part) for part in parts]

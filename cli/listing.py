@@ -16,11 +16,22 @@ def policies(as_json: bool):
     _show(slotwise.list_policies(), as_json)
 
 
-@click.command(epilog="Example: slotwise formats")
+@click.command(epilog="Example: slotwise formats npz")
+@click.argument("name", required=False)
 @_json_flag
-def formats(as_json: bool):
-    """The trace formats that every command reads, sniffed from the content of a file."""
-    _show(slotwise.list_formats(), as_json)
+def formats(name: str | None, as_json: bool):
+    """The trace formats that every command reads, sniffed from the content of a file; with NAME, what is in one."""
+    rows = slotwise.list_formats()
+    if name is None:
+        _show(rows, as_json)
+        return
+    known = {row["name"]: row for row in rows}
+    if name not in known:
+        raise click.UsageError(f"no trace format named {name!r}; known: {', '.join(known)}")
+    if as_json:
+        click.echo(json.dumps(known[name]))
+    else:
+        click.echo(f"{name}: {known[name]['layout']}\n\nSource: {known[name]['source']}")
 
 
 @click.command(epilog="Example: slotwise predictors")
@@ -31,29 +42,27 @@ def predictors(as_json: bool):
 
 
 def _show(rows: list[dict], as_json: bool) -> None:
-    """Prints plain rows as JSON, or as a table: wrapped on a terminal, one line a row elsewhere, so that grep works."""
+    """Prints plain rows as JSON; as an entry each on a terminal; as a line each elsewhere, so that grep works."""
     if as_json:
-        click.echo(json.dumps(rows, indent=1, default=str))
+        click.echo(json.dumps(rows, indent=1, default=str, allow_nan=False))
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from .screen import columns, console, show, wrapped
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
+    names = [name for name in rows[0] if name != "layout"]
+    if not console().is_terminal:
+        show(columns(names, [[_words(row[name]) for name in names] for row in rows], names))
+        return
     for row in rows:
-        table.add_row(*(escape(_words(value)) for value in row.values()))
-    console = Console()
-    if not console.is_terminal:
-        console.width = 1000
-    console.print(table)
+        parameters = _words(row.get("parameters"))
+        click.echo(click.style(row["name"], bold=True) + (f"({parameters})" if parameters else ""))
+        wrapped(row["description"], "    ")
+        wrapped(f"Source: {row['source']}" + ("; knows the future" if row.get("needs_future") else ""), "    ")
 
 
 def _words(value) -> str:
-    """A cell: parameters as `name=default` pairs, anything else as it is. None is left empty."""
-    if value is None:
-        return ""
+    """A cell: parameters as `name=default` pairs, yes for True, anything else as it is. None and False are empty."""
+    if value is None or isinstance(value, bool):
+        return "yes" if value else ""
     if isinstance(value, dict):
         return ", ".join(f"{name}={default}" for name, default in value.items())
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)

@@ -1,14 +1,20 @@
 """The `slotwise` command: which subcommands there are, and how every way to end becomes an exit code and one line."""
 
+import errno
 import os
+import signal
 import sys
+import threading
 import warnings
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
 import slotwise
+
+from .memory import give_back_early
 
 COMMANDS = {  # name -> where its click command is, and the line about it in `slotwise --help`
     "compare": ("compare:command", "From a trace to a report, in one go. Start here."),
@@ -23,6 +29,10 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
 # BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
 ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "reports")}
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+BAD_PATHS = {
+    getattr(errno, name) for name in "ENOENT EACCES EPERM EISDIR ENOTDIR EEXIST ENAMETOOLONG ELOOP EROFS".split()
+}
+LONGEST = 1000  # characters of a message: nobody reads a number of 5000 digits
 _SAID: set[str] = set()  # warnings are said once
 
 
@@ -65,11 +75,13 @@ def group():
 def main(args=None) -> int:
     """Runs one command line (default: the process's own) and returns the exit code.
 
-    0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted. A result cut short
-    because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and shows.
+    0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted, 143 terminated. A
+    result cut short because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and
+    shows.
     """
+    give_back_early()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _cleaning_up():
             warnings.showwarning = _warn
             code = group.main(args, prog_name="slotwise", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone can still be answered
@@ -89,10 +101,12 @@ def main(args=None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the flush at exit finds a reader
         return FAILED
     except OSError as error:
-        bad_input = isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError))
         where = f"{error.filename}: " if error.filename is not None else ""
         words = error.strerror.lower() if error.strerror else str(error)
+        bad_input = error.errno in BAD_PATHS or isinstance(error, FileNotFoundError)
         return _say(where + words, BAD_INPUT if bad_input else FAILED)
+    except MemoryError as error:
+        return _say(f"not enough memory for this ({error or 'of unknown size'}); ask for less at a time", FAILED)
     except ValueError as error:
         if not any(ancestor.__module__ in ERROR_HOMES for ancestor in type(error).__mro__):
             raise
@@ -100,9 +114,25 @@ def main(args=None) -> int:
     return code if isinstance(code, int) else OK
 
 
+@contextmanager
+def _cleaning_up():
+    """A polite kill ends like any error, with temporary files removed; only the main thread may say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _say(message: str, code: int) -> int:
     """Puts the message on stderr as one line and hands the exit code back."""
-    click.echo(f"slotwise: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST - 300]} ... {line[-300:]}"
+    click.echo(f"slotwise: {line}", err=True)
     return code
 
 

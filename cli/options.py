@@ -54,6 +54,6 @@ def shared(command: Callable) -> Callable:
 def numbers(text: str, name: str) -> list[int]:
     """`0,4,8` -> [0, 4, 8]."""
     try:
-        return [int(part) for part in text.split(",")]
+        return [int(part) for part in text.split(",")]  # not what int refuses for its length, either
     except ValueError:
         raise click.UsageError(f"--{name} {text!r}: write whole numbers with commas, such as 0,4") from None

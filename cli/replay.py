@@ -30,7 +30,7 @@ def command(trace, slots, vram, as_json, **options):
     with working() as progress:
         result = slotwise.replay(trace, slots=slots, vram=vram, progress=progress, **options)
     if as_json:
-        click.echo(json.dumps(result.to_dict()))
+        click.echo(json.dumps(result.to_dict(), allow_nan=False))
         return
     from .replay_tables import print_result
 

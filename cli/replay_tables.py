@@ -4,30 +4,27 @@ import math
 
 import click
 
+from .screen import columns, pairs, show, wrapped
+
 
 def print_result(result) -> None:
-    """A summary, the counters that are not zero by phase, the rates, and the options that differ from the defaults."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    click.echo(repr(result))
-    table = Table(title="Counters (SIMULATED)", title_justify="left")
-    table.add_column("counter")
-    for name in ("all phases" if result.options["phase"] == "all" else result.options["phase"], "prefill", "decode"):
-        table.add_column(name, justify="right")
+    """A summary, the counters that are not zero by phase, the rates, and every option that has a value."""
+    wrapped(repr(result))
+    click.echo("\nCounters (SIMULATED)")
+    phases = ("all phases" if result.options["phase"] == "all" else result.options["phase"], "prefill", "decode")
+    rows = []
     for name, count in result.counters.items():
-        phases = [result.by_phase[phase][name] for phase in ("prefill", "decode")]
-        if count or any(phases):
-            table.add_row(name, *(f"{value:,}" for value in (count, *phases)))
-    console.print(table)
-    rates = "  ".join(f"{name} {_spelt(value)}" for name, value in result.rates.items())
-    click.echo(f"rates: {rates}")
+        counts = [count, *(result.by_phase[phase][name] for phase in ("prefill", "decode"))]
+        if any(counts):
+            rows.append([name, *(f"{value:,}" for value in counts)])
+    show(columns(("counter", *phases), rows, ("counter",)))
+    click.echo()
+    pairs("rates: ", (f"{name} {_spelt(value)}" for name, value in result.rates.items()), "  ")
     cycle = result.token_cycle_bytes
-    click.echo(f"token cycle T: {f'{cycle:,} bytes' if cycle else 'row size unknown (--row-bytes N)'}")
+    wrapped(f"token cycle T: {f'{cycle:,} bytes' if cycle else 'row size unknown (--row-bytes N)'}")
     if result.plan_sha256:
         click.echo(f"plan sha256: {result.plan_sha256}")
-    click.echo("start: cold; " + ", ".join(f"{k}={v}" for k, v in result.options.items() if v is not None))
+    pairs("start: cold; ", (f"{name}={value}" for name, value in result.options.items() if value is not None), ", ")
 
 
 def _spelt(value: float) -> str:

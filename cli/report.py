@@ -26,46 +26,44 @@ def show(page: Path, as_json: bool) -> None:
     """Says who won at each size and where the page is; or prints the summary that lies beside the page."""
     summary = json.loads((page.parent / "report.json").read_text())
     if as_json:
-        click.echo(json.dumps(summary, ensure_ascii=False))
+        click.echo(json.dumps(summary, ensure_ascii=False, allow_nan=False))
         return
-    from rich.console import Console
+    from .screen import show as print_table
+    from .screen import wrapped
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
     for section in summary["sections"]:
-        console.print(_table(section))
+        click.echo(f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)")
+        print_table(_table(section["winners"]))
+        click.echo()
         for sentence in section["answer"]:
-            console.print(sentence, markup=False, highlight=False)
-        console.print()
+            wrapped(sentence)
+        click.echo()
     click.echo(f"Report: {page}")
 
 
-def _table(section: dict):
-    from rich.table import Table
-    from rich.text import Text
+def _table(winners: list[dict]):
+    """A line per size and look-ahead; a column that says nothing, or the same in every line, is left out."""
+    from slotwise.compare import written
 
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title_style="bold")
-    table.title = Text(
-        f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)"
-    )
-    for name in ("slots", "width", "winner"):
-        table.add_column(name, justify="left" if name == "winner" else "right", overflow="fold")
-    for name in ("hit rate", "over lru", "bound", "loads/token"):
-        table.add_column(name, justify="right")
-    for one in section["winners"]:
-        tied = f" (and {one['tied_with'].count('; ') + 1} more)" if one["tied_with"] else ""
-        points = "–" if one["lead_over_lru"] is None else f"{100 * one['lead_over_lru']:+.2f}".replace("-", "−")
-        table.add_row(
-            f"{one['slots']:.0f}", str(one["width"]), Text(one["winner"] + tied),
-            _percent(one["hit_rate"]), points, _percent(one["bound_hit_rate"]), _number(one["loads_per_token"]),
-        )  # fmt: skip
-    return table
+    from .screen import columns
 
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f} %"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+    cells = [
+        {
+            "slots": f"{one['slots']:.0f}",
+            "VRAM": written(one["pool_bytes"], "B"),
+            "width": str(one["width"]),
+            "winner": one["winner"] + (f" (and {one['tied_with'].count('; ') + 1} more)" if one["tied_with"] else ""),
+            "hit\nrate": written(one["hit_rate"], "%"),
+            "over\nlru": written(one["lead_over_lru"], "points"),
+            "\nbound": written(one["bound_hit_rate"], "%"),
+            "loads\n/token": written(one["loads_per_token"], ""),
+            "bytes\n/token": written(one["bytes_per_token"], "B"),
+        }
+        for one in winners
+    ]
+    names = [
+        name
+        for name in cells[0]
+        if any(row[name] != "–" for row in cells) and (name != "width" or len({row[name] for row in cells}) > 1)
+    ]
+    return columns(names, [[row[name] for name in names] for row in cells], ("winner",), gap=1)

@@ -37,7 +37,7 @@ def command(traces, policies, slots, vram, width, output, workers, as_json, **op
         click.echo("slotwise: interrupted; what is finished is kept, run the same command to go on", err=True)
         raise
     if as_json:
-        click.echo(json.dumps({"output": str(path), "skipped": skipped}))
+        click.echo(json.dumps({"output": str(path), "skipped": skipped}, allow_nan=False))
         return
     for reason in skipped:
         click.echo(f"slotwise: left out: {reason}", err=True)

@@ -25,9 +25,12 @@ _force = click.option("--force", is_flag=True, help="Replace the output file if 
 
 def _check_output(output, force):
     """A capture may have taken days: nothing that exists is replaced unless asked for."""
-    if not Path(output).name or Path(output).is_dir():
+    path = Path(output)
+    if not path.name or (path.exists() and not path.is_file()):
         raise click.UsageError(f"cannot write to {output!r}: name a file")
-    if Path(output).exists() and not force:
+    if not path.parent.is_dir():
+        raise click.UsageError(f"cannot write to {output!r}: there is no folder {str(path.parent)!r}")
+    if path.exists() and not force:
         raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
 
 
@@ -45,6 +48,7 @@ def import_(sources, output, force, name, **hints):
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
+    _check_output(output, force)
     with working() as progress:
         progress(0, None, "reading")
         trace = slotwise.open_trace(sources, name, **hints)
@@ -59,7 +63,7 @@ def info(trace, as_json, seed):
     """Say what is in a trace: shape, provenance, skew, locality, working set, quality of predictions."""
     facts = slotwise.open_trace(trace).describe(seed)
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(facts, allow_nan=False))
         return
     from .trace_tables import print_facts
 

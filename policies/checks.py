@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,47 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
         raise BadPolicy(f"{name} is {' or '.join(known)}, not {value!r}")
 
 
-def slots_of_each_pool(slots: int | Sequence[int], n_pools: int, keys: int) -> list[int]:
-    each = [slots] * n_pools if isinstance(slots, (int, np.integer)) else list(slots)
-    if len(each) != n_pools:
-        raise BadPolicy(f"{len(each)} slot counts for {n_pools} pools")
-    if any(s < 0 for s in each):
-        raise BadPolicy(f"slots={min(each)}: a pool cannot have fewer than 0 slots")
-    return [min(int(s), keys) for s in each]
+def check_whole(name: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int; BadPolicy unless it is a whole number (not a truth value) from low to high."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise BadPolicy(f"{name}={shortened(value)}: it is a whole number from {low} to {high}")
+    return int(value)
+
+
+def check_wholes(name: str, values: Any, length: int, low: int, high: int) -> list[int]:
+    """One whole number for all, or a list or array of `length` of them."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    each = list(values) if isinstance(values, (list, tuple)) else [values] * length
+    if len(each) != length:
+        raise BadPolicy(f"{name}: {len(each)} of them, but there must be {length}, or one number for all")
+    return [check_whole(name, value, low, high) for value in each]
+
+
+def shortened(value: Any) -> str:
+    """`repr`, cut to what fits into a line; a whole number may be too long even for that."""
+    if isinstance(value, int) and abs(value) >= 10**60:
+        return f"{'-' * (value < 0)}10**60 and more"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def native_ids(ids: Any, n_experts: int) -> np.ndarray:
+    """Ids of any whole-number type as the kernel's; negative is absent, what does not fit stays out of range."""
+    try:
+        ids = np.asarray(ids)
+    except ValueError as error:  # lists of unequal length
+        raise BadPolicy(f"expert ids {shortened(ids)}: every token has as many, [n_tokens, k]") from error
+    if not 1 <= ids.ndim <= 2:
+        raise BadPolicy(f"expert ids {shortened(ids)}: they are an array [n_tokens, k], or [k] for one token")
+    if ids.dtype.kind not in "iu" and ids.size:  # an empty list counts as floats
+        raise BadPolicy(f"expert ids are whole numbers, not {ids.dtype}")
+    if ids.dtype.kind == "u":
+        absent = {1: 255, 2: 65535}.get(ids.dtype.itemsize, 0)
+        gone, wide = (ids == absent) & (n_experts <= absent), ids.astype(np.uint64)
+    else:
+        gone, wide = ids < 0, ids.astype(np.int64)
+    return np.ascontiguousarray(np.where(gone, 65535, np.minimum(wide, 65534)).astype(np.uint16))
 
 
 def check_together(

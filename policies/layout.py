@@ -6,10 +6,13 @@ The table FIELDS is the only description of a region: the Python views and the c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+
+from .errors import BadPolicy
 
 NONE = -1  # no key, no slot
 NEVER = -(1 << 62)  # "last" of an expert that was never demanded
@@ -108,6 +111,20 @@ def _rounded(length: int) -> int:
     return -(-length // 64) * 64
 
 
+def _zeros(n_bytes: int, what: str) -> np.ndarray:
+    """Memory, or BadPolicy: an operating system that promises more than it has kills whoever believes it."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        if n_bytes <= there:
+            return np.zeros(n_bytes, np.uint8)
+    except MemoryError:
+        pass
+    raise BadPolicy(
+        f"{what} need {n_bytes / 2**30:,.1f} GiB of memory to keep their history, but this machine has "
+        f"{there / 2**30:,.1f} GiB at most; replay fewer layers or experts at a time"
+    )
+
+
 class Buffer:
     """Owns the memory of one set of pools and gives numpy views of it."""
 
@@ -119,7 +136,7 @@ class Buffer:
         row_bytes_at = _rounded(len(SHARED) * 8)
         counters_at = row_bytes_at + _rounded(n_layers * 8)
         regions_at = counters_at + _rounded(n_layers * len(COUNTERS) * 8)
-        raw = np.zeros(regions_at + n_pools * region + 64, np.uint8)
+        raw = _zeros(regions_at + n_pools * region + 64, f"pools of {n_layers} layers x {n_experts} experts")
         start = -raw.ctypes.data % 64
         self.bytes = raw[start : start + regions_at + n_pools * region]
         self.address = self.bytes.ctypes.data

@@ -20,8 +20,13 @@ class Guard:
     counts: int = 4
 
     def check(self) -> None:
-        if self.warm < 0 or self.counts < 0 or not 0 <= self.ratio <= 1e6:
-            raise BadPolicy(f"guard(warm={self.warm}, ratio={self.ratio}, counts={self.counts}): none may be negative")
+        for name, value, most in (
+            ("warm", self.warm, 2**31),
+            ("ratio", self.ratio, 1e6),
+            ("counts", self.counts, 2**31),
+        ):
+            if not 0 <= value <= most:
+                raise BadPolicy(f"guard({name}={value}): {name} is a number from 0 to {most:.0f}")
 
 
 @dataclass(frozen=True)

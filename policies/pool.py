@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba.core.errors import NumbaError
 
-from .checks import check_choice, check_together, slots_of_each_pool
+from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
 from .errors import BadPolicy, not_compiled
 from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
@@ -17,6 +16,7 @@ from .plan import Plan
 from .profile import read_profile
 from .spelling import PolicySpec, parse_policy
 
+MOST, MOST_BYTES = 2**40, 2**62  # ticks, steps, tokens; bytes: far from where 64 bits end
 MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is scanned by its `priority`
 
 
@@ -60,27 +60,34 @@ class Pool:
         check_choice("contract", contract, ("event", "sequential"))
         check_choice("overflow", overflow, ("bypass", "exceed"))
         check_choice("prefill", prefill, ("cached", "stream"))
-        for name, value in (("lag_demand", lag_demand), ("lag_prefetch", lag_prefetch), ("max_loads", max_loads or 0)):
-            if value < 0:
-                raise BadPolicy(f"{name}={value}: it counts ticks or loads and cannot be negative")
-        if not 1 <= n_experts <= 65535 or n_layers < 1:
-            raise BadPolicy(f"{n_layers} layers of {n_experts} experts: at least 1 of each, at most 65535 experts")
+        n_layers = check_whole("n_layers", n_layers, 1, 100_000)
+        n_experts = check_whole("n_experts", n_experts, 1, 65535)
+        lag_demand, lag_prefetch = (
+            check_whole(name, lag, 0, MOST)
+            for name, lag in (("lag_demand", lag_demand), ("lag_prefetch", lag_prefetch))
+        )
+        batch_gate = check_whole("batch_gate", batch_gate, 0, MOST)
+        max_loads = None if max_loads is None else check_whole("max_loads", max_loads, 0, MOST)
+        width = None if width is None else check_whole("width", width, 0, MOST)
+        half_life, warmup = (
+            check_whole(f"{spec}: {name}", getattr(spec.policy, name, 0), 0, MOST) for name in ("half_life", "warmup")
+        )
         self.n_layers, self.n_experts, self.scope = n_layers, n_experts, scope
         self._wide = scope == "global" and n_layers > 1
         in_bytes = capacity_bytes is not None
         n_pools = 1 if self._wide else n_layers
         keys = n_experts * (n_layers if self._wide else 1)
-        self.slots = slots_of_each_pool(slots, n_pools, keys)
-        self.capacity_bytes = capacity_bytes
-        if in_bytes and (row_bytes is None or capacity_bytes < 0):
-            raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes, and cannot be negative")
+        self.slots = [min(each, keys) for each in check_wholes("slots", slots, n_pools, 0, 2**63)]
+        self._row_bytes = check_wholes("row_bytes", 1 if row_bytes is None else row_bytes, n_layers, 1, MOST_BYTES)
+        self.capacity_bytes = check_whole("capacity_bytes", capacity_bytes, 0, MOST_BYTES) if in_bytes else None
+        if in_bytes and row_bytes is None:
+            raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes: the bytes of one row, for each layer")
         exceed = overflow == "exceed"
         lag = lag_demand or lag_prefetch
         check_together(
             spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag=lag, max_loads=max_loads,
             in_bytes=in_bytes, slots=self.slots,
         )  # fmt: skip
-        warmup = getattr(spec.policy, "warmup", 0)
         rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
         full = full or any(rare) or max_loads is not None
         self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
@@ -94,7 +101,7 @@ class Pool:
             "lag_prefetch": lag_prefetch,
             "max_loads": -1 if max_loads is None else max_loads,
             "in_bytes": in_bytes,
-            "half_life": getattr(spec.policy, "half_life", 0),
+            "half_life": half_life,
             "access_clock": getattr(spec.policy, "clock", "step") == "access",
             "warmup": warmup,
             "now": NONE,
@@ -103,7 +110,6 @@ class Pool:
         self.batch_gate, self.prefill, self.width = batch_gate, prefill, width or 0
         self.physical_slots = [keys] * n_pools if in_bytes or exceed else list(self.slots)
         self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
-        self._row_bytes = [1] * n_layers if row_bytes is None else list(row_bytes)
         paths = filter(None, (getattr(part, "profile", "") for part in (spec.policy, spec.pin)))
         self._profiles = {path: read_profile(path, n_layers, n_experts) for path in paths}
         self.profile_hashes = {each for profile in self._profiles.values() for each in profile.trace_hashes}
@@ -195,10 +201,15 @@ class Pool:
 
         A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
         """
-        if ids.dtype != self._dtype or not ids.flags.c_contiguous:
-            ids = self._native(ids)
-        if not 0 <= layer < self.n_layers:
-            raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
+        if (
+            type(ids) is not np.ndarray
+            or ids.dtype != self._dtype
+            or not ids.flags.c_contiguous
+            or not 0 < ids.ndim < 3
+        ):
+            ids = native_ids(ids, self.n_experts)
+        if type(layer) is not int or not 0 <= layer < self.n_layers:
+            layer = check_whole("layer", layer, 0, self.n_layers - 1)
         try:
             if ids.ndim == 1:
                 bad = self._step(self._address, layer, ids, 1)
@@ -212,28 +223,22 @@ class Pool:
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
         """Offers predictions for `layer` now: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
-        if predicted.dtype != self._dtype or not predicted.flags.c_contiguous:
-            predicted = self._native(predicted)
-        if not 0 <= layer < self.n_layers:
-            raise BadPolicy(f"layer {layer}: layers are 0 to {self.n_layers - 1}")
-        if predicted.ndim == 1:
-            predicted = predicted[None]
-        if predicted.shape[0] <= self._words["batch_gate"]:
-            self._prefetch(self._address, layer, predicted.reshape(-1), predicted.shape[0], self._width)
+        ids = predicted
+        if (
+            type(ids) is not np.ndarray
+            or ids.dtype != self._dtype
+            or not ids.flags.c_contiguous
+            or not 0 < ids.ndim < 3
+        ):
+            ids = native_ids(ids, self.n_experts)
+        if type(layer) is not int or not 0 <= layer < self.n_layers:
+            layer = check_whole("layer", layer, 0, self.n_layers - 1)
+        n_tokens = 1 if ids.ndim == 1 else ids.shape[0]
+        if n_tokens <= self._words["batch_gate"]:
+            self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)
         return self._plans[layer]
-
-    def _native(self, ids: Any) -> np.ndarray:
-        """Ids of any whole-number type as the kernel's; negative is absent, what does not fit stays out of range."""
-        ids = np.asarray(ids)
-        if ids.dtype.kind not in "iu":
-            raise BadPolicy(f"expert ids are whole numbers, not {ids.dtype}")
-        ones = np.iinfo(ids.dtype).max
-        absent = ones if ids.dtype in (np.uint8, np.uint16) and self.n_experts <= ones else -1
-        wide = ids.astype(np.int64)
-        gone = (wide < 0) | (wide == absent)
-        return np.ascontiguousarray(np.where(gone, 65535, np.minimum(wide, 65534)).astype(np.uint16))
 
     def reset(self) -> None:
         """Empties every pool and forgets its history; what was resident counts as discarded."""

@@ -27,6 +27,8 @@ class Profile:
 
 def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
     """Raises BadPolicy if the file is not a profile of a model of this shape."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise BadPolicy(f"profile {path!r} is not a file; make one with 'slotwise trace profile'")
     try:
         data = json.loads(Path(path).read_text())
     except OSError as error:

@@ -1,4 +1,7 @@
-"""How policies are written down: `lfru(half_life=16)+guard(warm=2)`, or `./mine.py:MyPolicy(x=1)+guard`."""
+"""How policies are written down: `lfru(half_life=16)+guard(warm=2)`, or `./mine.py:MyPolicy(x=1)+guard`.
+
+A file with one policy may be named without the class: `./mine.py+guard`.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,12 @@ def parse_policy(text: str | PolicySpec) -> PolicySpec:
     """Reads a spelling. Raises BadPolicy naming what is wrong and the nearest right name."""
     if isinstance(text, PolicySpec):
         return text
-    path = re.match(r"\s*(.+\.py:[A-Za-z_]\w*)", text)  # a file's name may hold any character
+    if not isinstance(text, str):
+        raise BadPolicy(f"a policy is text, such as 'lfru(half_life=16)+guard', not {type(text).__name__}")
+    # a file's name may hold any character
+    path = re.match(r"\s*(.+\.py:[A-Za-z_]\w*)", text) or re.match(r"\s*(.+?\.py)(?=\s*([(+]|$))", text)
     first, *rest = _parts(text[path.end() :].strip() if path else text.strip(), "+")
-    label, values = _call((path[1] if path else "") + first)
+    label, values = _call((_with_class(path[1]) if path else "") + first)
     kind = _from_file(label) if path else _known(label, text)
     policy = _build(kind, label, values)
     added: dict[str, Any] = {}
@@ -176,7 +182,7 @@ def _build(kind: Any, label: str, written: dict[str, str]) -> Any:
         if isinstance(default, str):
             value = _unquoted(text)
         elif isinstance(default, float) and type(value) is int:
-            value = float(value)
+            value = float(text)
         if type(value) is not type(default):
             kind_of = type(default).__name__
             raise BadPolicy(f"{label}({name}={text}): {name} is of type {kind_of}, such as {name}={default}")
@@ -201,9 +207,42 @@ def _unknown(what: str, name: str, known: Any, text: str) -> str:
     return f"no {what} named {name!r} in {text!r}; known: {', '.join(known) or 'none'}.{hint}"
 
 
+def _with_class(where: str) -> str:
+    """`mine.py` -> `mine.py:Twice`, if the file holds one policy."""
+    if not where.endswith(".py"):
+        return where
+    here = _policies_in(_module(where, where))
+    if not here:
+        raise BadPolicy(f"{where!r} holds no Policy class; the README shows one, under 'Your own policy'")
+    if len(here) > 1:
+        raise BadPolicy(f"{where!r} holds {', '.join(here)}; write which, as in '{where}:{here[0]}'")
+    return f"{where}:{here[0]}"
+
+
+def _policies_in(module: ModuleType) -> list[str]:
+    """The policies that the file itself writes, not those that it imports."""
+    kinds = {name: kind for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, Policy)}
+    return [name for name, kind in kinds.items() if kind.__module__ == module.__name__]
+
+
 def _from_file(label: str) -> type[Policy]:
     """A user's own policy: `path/to/file.py:ClassName`."""
     where, _, name = label.rpartition(":")
+    module = _module(where, label)
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        here = ", ".join(_policies_in(module)) or "none"
+        raise BadPolicy(f"{label!r}: {where} has no Policy class {name!r}; it has: {here}")
+    bare = [f.name for f in fields(kind) if not isinstance(f.default, (int, float, str))]
+    if bare or len(fields(kind)) > 8:
+        raise BadPolicy(f"{label!r}: at most 8 parameters, each with a number or text as its default; see {bare}")
+    if kind.priority is Policy.priority and not kind.keeps_order:
+        raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
+    return kind
+
+
+def _module(where: str, label: str) -> ModuleType:
+    """The file as a module of its own, under a name that its text decides."""
     path = Path(where)
     if not path.is_file():
         raise BadPolicy(f"{label!r}: there is no file {where!r}")
@@ -219,14 +258,4 @@ def _from_file(label: str) -> type[Policy]:
         except (Exception, SystemExit) as error:  # a user's file may raise anything
             del sys.modules[module_name]
             raise BadPolicy(f"{label!r}: {where} does not load: {type(error).__name__}: {error}") from error
-    kind = getattr(sys.modules[module_name], name, None)
-    if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        here = [n for n, v in vars(sys.modules[module_name]).items() if isinstance(v, type) and issubclass(v, Policy)]
-        here = [n for n in here if n != "Policy"]
-        raise BadPolicy(f"{label!r}: {where} has no Policy class {name!r}; it has: {', '.join(here) or 'none'}")
-    bare = [f.name for f in fields(kind) if not isinstance(f.default, (int, float, str))]
-    if bare or len(fields(kind)) > 8:
-        raise BadPolicy(f"{label!r}: at most 8 parameters, each with a number or text as its default; see {bare}")
-    if kind.priority is Policy.priority and not kind.keeps_order:
-        raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
-    return kind
+    return sys.modules[module_name]

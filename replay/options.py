@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from slotwise.policies import Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
 
@@ -73,12 +75,19 @@ class Options:
         for name, low in least.items():
             value = getattr(self, name)
             most = MOST_BYTES if name == "row_bytes" else MOST
-            if value is not None and not low <= value <= most:
-                raise BadOption(f"{name}={value}: it is at least {low} and at most {most}")
-        if not -(2**63) <= self.seed < 2**63:
-            raise BadOption(f"seed={self.seed}: a seed is a whole number of 64 bits")
-        if not 0 <= self.accept <= 1:
-            raise BadOption(f"accept={self.accept}: it is a probability, 0 to 1")
+            if value is None and name in ("max_loads", "steps", "row_bytes", "window"):
+                continue
+            if not _whole(value, low, most):
+                raise BadOption(f"{name}={value!r}: it is at least {low} and at most {most}, a whole number")
+        if not _whole(self.seed, -(2**63), 2**63 - 1):
+            raise BadOption(f"seed={self.seed!r}: a seed is a whole number of 64 bits")
+        if not (_whole(self.accept, 0, 1) or (isinstance(self.accept, float) and 0 <= self.accept <= 1)):
+            raise BadOption(f"accept={self.accept!r}: it is a probability, 0 to 1")
+        for name in ("pollution", "plan_hash"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadOption(f"{name}={getattr(self, name)!r}: it is True or False")
+        if not isinstance(self.predictor, str):
+            raise BadOption(f"predictor={self.predictor!r}: it is a name, such as 'trace' or 'noisy(recall=0.9)'")
 
     def spelt(self) -> Options:
         """The same with policy and predictor in canonical spelling (the predictor is `none` at width 0)."""
@@ -167,3 +176,13 @@ class Options:
                 out[field.name] = getattr(self, field.name)
         out["files_sha256"] = parse_policy(self.policy).files_sha256()
         return out
+
+
+def check_workers(name: str, value: Any) -> None:
+    """`threads` and `workers`: None is as many as there are cores."""
+    if value is not None and not _whole(value, 1, 2**20):
+        raise BadOption(f"{name}={value!r}: it is at least 1, or None for all cores")
+
+
+def _whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(low <= value <= high)

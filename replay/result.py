@@ -59,6 +59,19 @@ class Result:
         layers = list(range(len(columns["demands"])))
         return frame({"layer": layers, **columns})
 
+    def _pools(self) -> str:
+        """What the size that was asked for became: slots, and the VRAM that they take."""
+        options = self.options
+        slots, by_layer, n_bytes = options["slots"], options["slots_by_layer"], options["capacity_bytes"]
+        if by_layer:
+            got = f"{min(by_layer)} to {max(by_layer)} slots, by layer"
+        elif slots is None:
+            got = "as many rows as fit, for they differ in size"
+        else:
+            got = f"{slots} slots {'per layer' if options['scope'] == 'layer' else 'in all'}"
+        asked = "" if options["slots_asked"] == str(slots) else f" (asked for: {options['slots_asked']})"
+        return f"pools{asked}: {got}; " + (f"{_size(n_bytes)} of VRAM" if n_bytes is not None else "row size unknown")
+
     def __repr__(self) -> str:
         c, rates = self.counters, self.rates
         size = f"{self.options['slots']} slots" if self.options["slots"] is not None else self.options["slots_asked"]
@@ -67,7 +80,7 @@ class Result:
         how = f"{options['scope']} scope, {options['contract']} contract, width {options['width']}"
         hits = f"hit rate {_percent(rates['hit_rate'])} ({c['hits']:,} of {c['demands']:,} demands)"
         loads = f"{_number(rates['loads_per_token'])} loads per token, yield {_number(rates['yield'])} hits per load"
-        lines = [f"{what} x {identity['n_layers']} layers, {how}", f"  {hits}; {loads}"]
+        lines = [f"{what} x {identity['n_layers']} layers, {how}", f"  {self._pools()}", f"  {hits}; {loads}"]
         if c["predictions"]:
             lines.append(
                 f"  predictions {c['predictions']:,}: {c['loads_speculative']:,} loaded ({c['prefetch_hits']:,} hit, "
@@ -75,6 +88,12 @@ class Result:
                 f"{c['dropped_guard'] + c['dropped_no_victim'] + c['dropped_throttle']:,} dropped"
             )
         return "\n".join(lines)
+
+
+def _size(n_bytes: int) -> str:
+    """Bytes in binary units: 1536 -> '1.5 KiB'."""
+    power = min(4, max(0, (n_bytes.bit_length() - 1) // 10))
+    return f"{n_bytes / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def rates_of(c: dict[str, Any], n_tokens: int) -> dict[str, float]:

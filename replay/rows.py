@@ -70,7 +70,7 @@ def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
     import pyarrow.parquet as pq
 
     table = pa.Table.from_pylist(rows, schema=schema())
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".tmp", delete=False) as temporary:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name[:32], suffix=".tmp", delete=False) as temporary:
         pass
     try:
         pq.write_table(table, temporary.name, compression="zstd")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -16,15 +15,16 @@ import numpy as np
 
 from slotwise.policies import parse_call
 from slotwise.traces import Block, Trace, make_predictor, open_trace
+from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
-from .options import Options
+from .options import Options, check_workers
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
-_CELLS = 256  # counter cells of one piece at most
+_CELLS, _CELL_LAYERS = 256, 65536  # counter cells of one piece at most, and those of all its layers
 
 
 def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | None = None, **options: Any) -> Result:
@@ -36,6 +36,7 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | No
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
+    check_workers("threads", threads)
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 
@@ -101,14 +102,14 @@ class _Replayer:
         trace, options, size = self.trace, self.options, self.size
         if trace.sha256 in self.lane.pool.profile_hashes:
             text = f"{options.policy}: the profile was counted on this very trace, so it knows the answers"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if size.pool_bytes is None and max(size.slots) == 0 and size.asked not in ("0", "0%"):
             text = f"{size.asked} is less than one row in each pool: 0 slots, so every demand misses"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         pin = self.lane.pool.spec.pin
         if pin and size.pool_bytes is None and pin.n > min(size.slots):
             text = f"{options.policy}: {pin.n} pins in {min(size.slots)} slots; those that do not fit are left out"
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
         if options.scope != "global":
             return
         short = size.slots[0] < trace.n_layers * trace.top_k
@@ -119,7 +120,7 @@ class _Replayer:
                 f"the global pool ({size.asked}) is smaller than a token cycle, {trace.n_layers} x {trace.top_k} rows: "
                 "what a token needs pushes out what the next one needs, and lru can fall to no hits at all"
             )
-            warnings.warn(text, ReplayWarning, stacklevel=5)
+            warn_caller(text, ReplayWarning)
 
     def pieces(self) -> Iterator[Piece]:
         """The trace in order, cut where a piece would need too many counter cells."""
@@ -140,16 +141,17 @@ class _Replayer:
             yield from self._cut(block, future)
 
     def _cut(self, block: Block, future: np.ndarray) -> Iterator[Piece]:
-        windows = (block.first_step + np.arange(block.n_steps)) // self.window
-        sources = (block.phase, block.request, windows)
-        ends = np.array([[column[at] for column in sources] for at in (0, -1)], np.int64)
-        before = ends[:1] if self.last is None else self.last
-        self.last = ends[1:]
-        changes = np.empty((3, block.n_steps), bool)
-        for column, old, change in zip(sources, before[0], changes, strict=True):
+        def label(steps: np.ndarray) -> np.ndarray:
+            return np.stack([block.phase[steps], block.request[steps], (block.first_step + steps) // self.window], 1)
+
+        before = label(np.zeros(1, np.int64)) if self.last is None else self.last
+        self.last = label(np.array([block.n_steps - 1]))
+        changes = np.empty((2, block.n_steps), bool)
+        for column, old, change in zip((block.phase, block.request), before[0, :2], changes, strict=True):
             change[0] = column[0] != old
             np.not_equal(column[1:], column[:-1], out=change[1:])
-        turns = np.logical_or.reduce(changes)  # steps that differ from the one before in phase, request or window
+        turns = changes[0] | changes[1]  # steps that differ from the one before in phase, request or window
+        turns[(-block.first_step) % self.window :: self.window] = True
         resets = np.zeros(block.n_steps, np.uint8)
         if self.options.reset == "request":
             if (block.request < 0).any():
@@ -161,15 +163,16 @@ class _Replayer:
             clocks = access_clocks(block.experts, block.starts, self.trace.n_experts, self.clock)
             self.clock = int(clocks[-1, -1])
         ids = self.predictor.predict(block) if self.predictor else NO_IDS
-        cell_of = np.concatenate([[0], np.cumsum(turns, dtype=np.int32)])  # of the step before the block, then of each
-        for low, high in pairwise([0, *np.flatnonzero(turns)[_CELLS - 1 :: _CELLS], block.n_steps]):
+        cell_of = np.zeros(block.n_steps + 1, np.int32)  # of the step before the block, then of each
+        np.cumsum(turns, dtype=np.int32, out=cell_of[1:])
+        most = min(_CELLS, max(1, _CELL_LAYERS // self.trace.n_layers))
+        for low, high in pairwise([0, *np.flatnonzero(turns)[most - 1 :: most], block.n_steps]):
             if low < high:
-                opens = low + np.flatnonzero(turns[low:high])
-                labels = np.stack([column[opens] for column in sources], 1)
-                first = before if low == 0 else np.array([[column[low - 1] for column in sources]])
+                first = before if low == 0 else label(np.array([low - 1]))
+                labels = np.vstack([first, label(low + np.flatnonzero(turns[low:high]))])
                 yield Piece(
                     block=block, first_step=block.first_step + low, starts=block.starts[low : high + 1],
-                    cells=(cell_of[low : high + 1] - cell_of[low]).astype(np.int64), labels=np.vstack([first, labels]),
+                    cells=cell_of[low : high + 1] - cell_of[low], labels=labels,
                     resets=resets[low:high], clocks=clocks[low:high], ids=ids, future=future,
                 )  # fmt: skip
 
@@ -183,12 +186,12 @@ class _Replayer:
         else:
             self.tally.add(self.lane.advance(piece, workers), piece.labels)
         steps = len(piece.starts) - 1
-        made = np.diff(piece.starts)
-        if self.source is not self.trace:
-            made = self.source.accepted(piece.first_step, steps)
         low = piece.first_step - piece.block.first_step
-        for phase in (0, 1):
-            self.tokens[phase] += int(made[piece.block.phase[low : low + steps] == phase].sum())
+        prefill = piece.block.phase[low : low + steps] == 0
+        sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
+        in_prefill = int(sizes.sum(where=prefill))
+        self.tokens[0] += in_prefill
+        self.tokens[1] += int(sizes.sum()) - in_prefill
 
     def result(self, seconds: float) -> Result:
         """Counts what is left in the pools and sums up."""

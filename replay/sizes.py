@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from dataclasses import dataclass
+
+from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
 
@@ -22,6 +23,7 @@ _UNITS = {
 }
 
 MOST_BYTES = 2**60
+MOST_SIZES = 65536  # of one range: more than a pool has experts
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,11 @@ def parse_slot_list(text: str) -> list[str]:
         match = re.fullmatch(r"(\d{1,9}):(\d{1,9}):(\d{1,9})", part)
         if match:
             low, high, by = map(int, match.groups())
-            if by == 0 or high < low:
-                raise BadOption(f"slots {part!r}: a range is low:high:step with low <= high and step >= 1")
+            if by == 0 or high < low or (high - low) // by >= MOST_SIZES:
+                raise BadOption(
+                    f"slots {part!r}: a range is low:high:step with low <= high, step >= 1 and at most "
+                    f"{MOST_SIZES} sizes"
+                )
             out += [str(s) for s in range(low, high + 1, by)]
         elif re.fullmatch(r"\d+|\d+(\.\d+)?%", part):
             out.append(part)
@@ -92,7 +97,7 @@ def _count(slots, keys: int) -> int:
     if not re.fullmatch(r"\d{1,15}", text):
         raise BadOption(f"slots {text[:40]!r}: write a count (32) or a fraction of the pool's {keys} keys (25%)")
     if int(text) > keys:
-        warnings.warn(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning, stacklevel=4)
+        warn_caller(f"slots {text}: a pool has only {keys} keys, so {keys} are used", ReplayWarning)
     return min(int(text), keys)
 
 

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 from slotwise.policies import Refused
 from slotwise.traces import Trace, open_trace
+from slotwise.traces.files import kind_of
 
 from .errors import BadOption
-from .options import Options
+from .options import Options, check_workers
 from .rows import option_key, read_rows, write_rows
 from .run import run
 from .sizes import parse_slot_list
@@ -28,7 +29,7 @@ def sweep(
     traces: Iterable[Trace | str | Path] | Trace | str | Path,
     policies: Iterable[str] | str,
     slots: Iterable[str | int] | str | int | None = None,
-    widths: Iterable[int] = (0,),
+    widths: Iterable[int] | int = (0,),
     *,
     out: str | Path,
     vram: Iterable[str | int] | None = None,
@@ -45,8 +46,10 @@ def sweep(
     finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
     """
     path = Path(out)
+    check_workers("workers", workers)
     traces = [traces] if isinstance(traces, (str, Path, Trace)) else traces
     policies = [policies] if isinstance(policies, str) else policies
+    widths = [widths] if isinstance(widths, int) else widths
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = _sizes(slots, vram)
     grid = [
@@ -55,7 +58,7 @@ def sweep(
     ]
     if not grid:
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
-    if not path.name or path.is_dir() or not path.parent.is_dir():
+    if not path.name or kind_of(path) not in ("", "file") or not path.parent.is_dir():
         raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
     for trace in opened:
         if trace.digest() != trace.sha256:
@@ -74,11 +77,11 @@ def sweep(
             order[key] = None
             if key not in rows:
                 todo.setdefault(key, (trace, choice))
+        if len(reasons) == len(grid):
+            raise BadOption(f"every configuration was refused: {reasons[0]}")
         for reason in dict.fromkeys(reasons):
             if skipped:
                 skipped(reason)
-        if len(reasons) == len(grid):
-            raise BadOption(f"every configuration was refused: {reasons[0]}")
         if todo:
             _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
         write_rows([rows[key] for key in order | dict.fromkeys(rows)], path)
@@ -90,16 +93,33 @@ def sweep(
 def _journal(path: Path) -> Iterator[BinaryIO]:
     """The file beside the result that finished rows go to at once; one sweep at a time may hold it."""
     part = path.with_name(path.name + ".part")
-    with part.open("a+b") as journal:
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
+    with _locked(part, path) as journal:
         try:
             yield journal
         finally:
-            if part.exists() and part.stat().st_size == 0:
+            if _is_at(part, journal) and part.stat().st_size == 0:
                 part.unlink()
+
+
+def _locked(part: Path, path: Path) -> BinaryIO:
+    """The open journal, locked: the very file of that name, not one that a sweep ended with between open and lock."""
+    while True:
+        journal = part.open("a+b")
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(part, journal):
+                return journal
+        except BlockingIOError:
+            journal.close()
+            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
+        journal.close()
+
+
+def _is_at(part: Path, journal: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(part.stat(), os.fstat(journal.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:

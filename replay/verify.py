@@ -68,13 +68,12 @@ class VerifySteps:
         start, stop = int(first[low]), int((first[low:high] + sizes[low:high]).max())
         starts = np.concatenate(([0], np.cumsum(sizes[low:high])))
         rows = np.repeat(first[low:high] - starts[:-1], sizes[low:high]) + np.arange(starts[-1]) - start
-        columns = self.trace.store.rows(start, stop, ("request", "phase", "position"))
+        columns = self.trace.store.rows(start, stop, ("request", "phase"))
         read = lambda kind: np.ascontiguousarray(self.trace.read(kind, start, stop)[:, rows])  # noqa: E731
         request, phase = columns["request"][rows], columns["phase"][rows]
         return Block(
             first_step=low, first_row=start, starts=starts, request=request[starts[:-1]], phase=phase[starts[:-1]],
             experts=read("experts"), predicted=read(predicted) if predicted else None, weights=None,
-            row_request=request, row_phase=phase, position=columns["position"][rows], token_id=None,
         )  # fmt: skip
 
 

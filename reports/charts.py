@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import metrics
+from .ropes import NEAR, roped, told
 from .sections import Section, Size
-from .style import LIGHT, Panel, Picture, bound_name, look_of, short
+from .style import LIGHT, Panel, Picture, bound_name, inches, look_of, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curves = Mapping[str, Mapping[Size, float]]  # policy -> size -> value
+ROW = 34  # letters of a row's label
 HEAT = "cividis"  # even in lightness, and the same to colour-blind readers
 
 
@@ -33,8 +35,8 @@ def against_size(
     from matplotlib.lines import Line2D
 
     scale = 100 if unit in ("%", "points") else 1
-    order = sorted(curves, key=lambda policy: -_mean(curves[policy].values()))
     sizes = [size for size in section.sizes if any(size in curve for curve in curves.values())]
+    order = _from_the_right(curves, sizes)
     alt = f"{title}. {_told(section, curves, order, unit, sizes)}"
     if len(sizes) == 1:
         values = {policy: curves[policy][sizes[0]] * scale for policy in order}
@@ -45,13 +47,15 @@ def against_size(
     known = any(size.pool_bytes is not None for size in sizes)
     panel = Panel(section, title, legend=names, top=0.75 if known else 0.52, right=0.75 if bytes_per_unit else 0.22)
     axes, handles = panel.axes, []
-    below = covered([[curves[policy].get(size, math.nan) * scale for size in sizes] for policy in order])
-    for policy, text, n in zip(order, names, below, strict=True):
+    ranked = [policy for policy in order if "marker" in styles[policy]]
+    lines = [[curves[policy].get(size, math.nan) * scale for size in sizes] for policy in ranked]
+    ropes = dict(zip(ranked, roped(lines), strict=True))
+    for policy, text in zip(order, names, strict=True):
         points = [(size.slots, curves[policy][size] * scale) for size in sizes if size in curves[policy]]
-        drawn = {"zorder": 3, **styles[policy]}
-        if "marker" in drawn:
-            drawn |= {"zorder": 2, "linewidth": 1.5 + 1.7 * n, "markersize": 5 + 1.5 * n}
-        axes.plot(*zip(*points, strict=True), **drawn)
+        axes.plot(
+            *zip(*points, strict=True),
+            **{"zorder": 2 if policy in ropes else 3, **styles[policy], **ropes.get(policy, {})},
+        )
         handles.append(Line2D([], [], label=text, **styles[policy]))
     if sizes[0].slots > 0 and sizes[-1].slots / sizes[0].slots >= 40:
         axes.set_xscale("log", base=2)
@@ -62,6 +66,9 @@ def against_size(
     axes.set_ylim(*ylim)
     if unit == "" and all(value >= 0 for curve in curves.values() for value in curve.values()):
         axes.set_ylim(bottom=0)
+    if cycle_at and ylim[1] is None:  # room for its label
+        low, high = axes.get_ylim()
+        axes.set_ylim(top=high + 0.06 * (high - low))
     _mark_cycle(axes, section, cycle_at)
     if bytes_per_unit:
         mib = bytes_per_unit / 2**20
@@ -71,15 +78,24 @@ def against_size(
         other.set_ylabel("MiB moved per token")
         other.spines["right"].set_visible(False)
     panel.legend(handles)
-    return panel.picture(name, alt=alt, caption=caption)
+    return panel.picture(name, alt=alt, caption=caption + told(lines, ranked))
 
 
-def covered(lines: Sequence[Any]) -> list[int]:
-    """How many later lines, two at most, lie on each one all along: it is drawn wider by that, or would not be seen."""
-    values = np.array(lines, dtype=float)
-    close = 0.005 * (np.nanmax(values) - np.nanmin(values)) if not np.isnan(values).all() else 0
-    same = [[bool(np.all(np.isnan(a - b) | (abs(a - b) <= close))) for b in values] for a in values]
-    return [min(2, sum(row[i + 1 :])) for i, row in enumerate(same)]
+def _from_the_right(curves: Curves, sizes: Sequence[Size]) -> list[str]:
+    """Policies from the highest line to the lowest at the right edge, where the eye leaves the lines for the legend.
+
+    Lines that are one there to the eye are told apart by the next size to the left.
+    """
+    known = [value for curve in curves.values() for value in curve.values() if value == value]
+    step = NEAR * (max(known, default=0) - min(known, default=0)) or 1
+    places = {
+        policy: [
+            round(value / step) if (value := curve.get(size, math.nan)) == value else -math.inf
+            for size in reversed(sizes)
+        ]
+        for policy, curve in curves.items()
+    }
+    return sorted(curves, key=lambda policy: [-place for place in places[policy]])
 
 
 def _mark_cycle(axes: Axes, section: Section, at: str) -> None:
@@ -109,7 +125,7 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
     (low, high), at = axes.get_xlim(), (math.log2 if log else float)
     places = [panel.width_in * (at(size.slots) - at(low)) / (at(high) - at(low)) for size in sizes]
     ticks = [size.slots for size in sizes]
-    axes.set_xticks(ticks, _fitting([str(size) for size in sizes], places, 0.075))
+    axes.set_xticks(ticks, _fitting([str(size) for size in sizes], places, 9))
     axes.minorticks_off()
     axes.set_xlabel(f"slots {section.pool_word} (of {section.keys} experts)")
     top = axes.secondary_xaxis("top")
@@ -118,15 +134,15 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
         top.set_xticks([])
         top.set_xlabel("pool VRAM: row size unknown", fontsize=8, color=LIGHT["muted"])
         return
-    top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 0.068), fontsize=8)
+    top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 8), fontsize=8)
     top.set_xlabel("pool VRAM, all layers together", fontsize=8)
 
 
-def _fitting(labels: Sequence[str], places: Sequence[float], letter: float) -> list[str]:
+def _fitting(labels: Sequence[str], places: Sequence[float], points: float) -> list[str]:
     """The labels that fit side by side at `places`, from the last down; "" for the others. Inches throughout."""
     out, free = [], math.inf
     for text, place in zip(reversed(labels), reversed(places), strict=True):
-        half = letter * len(text) / 2
+        half = inches(text, points) / 2
         fits = place + half <= free
         out.append(text if fits else "")
         free = place - half - 0.07 if fits else free
@@ -139,7 +155,7 @@ def _bars(
 ) -> Picture:  # fmt: skip
     """One bar per policy with its value written at the end."""
     styles = look_of(section, values)
-    names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in values]
+    names = [bound_name(policy) if "marker" not in styles[policy] else short(policy, ROW) for policy in values]
     panel = Panel(section, title, height=0.27 * len(values) + 0.1, left=_margin(names), right=0.62)
     axes = panel.axes
     axes.barh(
@@ -178,7 +194,8 @@ def stacks(
 
     used = [i for i in range(len(parts)) if any(values[i] > 0 for values in bars.values())] or [0]
     legend = [parts[i][0] for i in used]
-    panel = Panel(section, title, height=0.25 * len(bars) + 0.1, legend=legend, left=_margin(bars))
+    names = [short(text, ROW) for text in bars]
+    panel = Panel(section, title, height=0.25 * len(bars) + 0.1, legend=legend, left=_margin(names))
     axes, handles, start = panel.axes, [], np.zeros(len(bars))
     for i in used:
         text, colour, hatch = parts[i]
@@ -187,7 +204,7 @@ def stacks(
         axes.barh(range(len(bars)), length, left=start, height=0.72, **how)
         handles.append(Patch(label=text, **how))
         start = start + length
-    axes.set_yticks(range(len(bars)), [short(text, 36) for text in bars], fontsize=7.5)
+    axes.set_yticks(range(len(bars)), names, fontsize=7.5)
     axes.set_ylim(-0.6, len(bars) - 0.4)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
@@ -212,7 +229,8 @@ def heatmap(
 ) -> Picture:
     """Hit rate by layer (columns) for each of `rows`, which hold one share per layer."""
     values = 100 * np.array(list(rows.values()), dtype=float)
-    panel = Panel(section, title, height=min(4.6, max(0.9, 0.26 * len(rows))), left=_margin(rows, ylabel), right=0.75)
+    names = [short(text, ROW) for text in rows]
+    panel = Panel(section, title, height=min(4.6, max(0.9, 0.26 * len(rows))), left=_margin(names, ylabel), right=0.75)
     axes: Axes = panel.axes
     known = values[~np.isnan(values)]
     low, high = (known.min(), known.max()) if known.size else (0.0, 100.0)
@@ -224,7 +242,7 @@ def heatmap(
         edgecolors=LIGHT["paper"],
         linewidth=0.3,
     )
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [short(text, 34) for text in rows], fontsize=8)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, names, fontsize=8)
     n_layers = values.shape[1]
     every = max(1, math.ceil(n_layers * 0.24 / panel.width_in))
     axes.set_xticks(
@@ -253,14 +271,9 @@ def heatmap(
     return panel.picture(name, alt=f"{title}, lowest to highest layer. {told}.", caption=caption, note=note)
 
 
-def _margin(names: Sequence[str] | Mapping[str, Any], ylabel: str = "") -> float:
+def _margin(names: Iterable[str], ylabel: str = "") -> float:
     """Inches that row labels need on the left."""
-    return min(2.75, 0.25 + 0.078 * max((min(len(name), 34) for name in names), default=0)) + (0.2 if ylabel else 0)
-
-
-def _mean(values: Any) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else -math.inf
+    return 0.2 + max((inches(name, 8) for name in names), default=0) + (0.2 if ylabel else 0)
 
 
 def _told(section: Section, curves: Curves, order: Sequence[str], unit: str, sizes: Sequence[Size]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 
 from . import metrics
-from .charts import against_size, covered
+from .charts import against_size
 from .curves import bytes_per_load, curves_of, drawn_looks, foresight, less, slug, whole
 from .figures_lookahead import lookahead
 from .figures_run import layers, phases, warmup
+from .ropes import side_by_side
 from .sections import Section
 from .style import LIGHT, Panel, Picture, bound_name, drawn, look_of, short
 
@@ -45,7 +45,7 @@ def capacity(section: Section, prefix: str) -> Iterator[Picture]:
         yield against_size(
             section, f"{prefix}loads-{name}", f"Loads per token, {at}",
             curves_of(section, look, whole(metrics.loads_per_token)),
-            unit="", label="rows loaded per token", bytes_per_unit=per_load, cycle_at="bottom",
+            unit="", label="rows loaded per token", bytes_per_unit=per_load, cycle_at="top",
             caption="What the hits cost: rows copied from host memory, for demands and for predictions."
             + (" Row size unknown, so no bytes." if unknown else ""),
         )  # fmt: skip
@@ -73,7 +73,7 @@ def _distance(section: Section, prefix: str) -> Iterator[Picture]:
     if curves:
         yield against_size(
             section, f"{prefix}distance", f"Distance to {what}, {section.look_name(section.plain)}", curves,
-            unit="points", label=f"points of hit rate relative to {what}",
+            unit="points", label="points of hit rate",
             caption=f"Hit rate less that of {what}." + (near if section.bound else ""),
         )  # fmt: skip
 
@@ -81,6 +81,7 @@ def _distance(section: Section, prefix: str) -> Iterator[Picture]:
 def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     """Hit rate against loads at one size: one mark per policy and look-ahead, joined by policy."""
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import offset_copy
 
     size, plain, styles, looks = section.shown, section.plain, look_of(section), drawn_looks(section)
     marks = {
@@ -90,6 +91,8 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
         for policy in section.policies
     }
     marks = {policy: found for policy, found in marks.items() if found}
+    best = {policy: max(metrics.hit_rate(row) for _, row in found) for policy, found in marks.items()}
+    marks = {policy: marks[policy] for policy in sorted(marks, key=lambda policy: -best[policy])}
     if sum(map(len, marks.values())) < 2:
         return
     bound = section.row(section.bound, size, plain)
@@ -102,25 +105,25 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     panel = Panel(
         section,
         f"What a hit costs, {section.where(size)}",
-        legend=[*map(short, marks), *["bound" for _ in [bound] if bound]],
+        legend=[*map(short, marks), *[bound_name(bound["policy"]) for _ in [bound] if bound]],
     )
     handles, told = [], []
-    places = [
-        [
-            [rate(row) if row else math.nan for look in looks for row in [dict(found).get(look)]]
-            for found in marks.values()
-        ]
-        for rate in (whole(metrics.loads_per_token), metrics.hit_rate)
-    ]
-    below = map(min, *map(covered, places))
-    for (policy, found), n in zip(marks.items(), below, strict=True):
-        xs = [whole(metrics.loads_per_token)(row) for _, row in found]
-        ys = [100 * metrics.hit_rate(row) for _, row in found]
-        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7 + 4 * n}
-        panel.axes.plot(xs, ys, color=how["color"], linewidth=0.8)
-        for (look, _), x, y in zip(found, xs, ys, strict=True):
+    places = {
+        (policy, look): (whole(metrics.loads_per_token)(row), 100 * metrics.hit_rate(row))
+        for policy, found in marks.items()
+        for look, row in found
+    }
+    drawn_at = side_by_side(places)
+    for policy, found in marks.items():
+        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7}
+        joined = zip(*(places[policy, look] for look, _ in found), strict=True)
+        panel.axes.plot(*joined, color=how["color"], linewidth=0.8)
+        for look, _ in found:
+            (x, y), aside = drawn_at[policy, look]
+            at = offset_copy(panel.axes.transData, panel.figure, aside * how["markersize"], units="points")
             fill = how["color"] if look == plain else LIGHT["paper"]
-            panel.axes.plot(x, y, linestyle="", markeredgewidth=1.3, markerfacecolor=fill, **how)
+            panel.axes.plot(x, y, linestyle="", markeredgewidth=1.3, markerfacecolor=fill, transform=at, **how)
+            x, y = places[policy, look]
             told.append(f"{policy} at {section.look_name(look)}: {y:.1f} % for {metrics.number(x)} loads a token")
         handles.append(Line2D([], [], linestyle="", label=short(policy), **{**how, "markersize": 6}))
     if bound:
@@ -130,8 +133,9 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     panel.axes.set_xlabel("rows loaded per token")
     panel.axes.set_ylabel("hit rate, % of demands")
     panel.legend(handles)
+    rows = any(aside for _, aside in drawn_at.values())
     yield panel.picture(
         f"{prefix}trade", alt=f"{panel.title}. {'; '.join(told)}.", note=key,
         caption="Up is better, left is cheaper: what hits more by moving more lies up and to the right. "
-        f"{key.capitalize()}.",
+        f"{key.capitalize()}.{' Marks that touch in a row share one place.' * rows}",
     )  # fmt: skip

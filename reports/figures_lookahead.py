@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from . import metrics
 from .charts import against_size, stacks
 from .curves import base_row, curves_of, drawn_looks, less, ranked, slug, whole
+from .ropes import roped, told
 from .rows import Row
 from .sections import Section
 from .style import Panel, Picture, look_of, short
@@ -63,6 +65,8 @@ def _gain_and_cost(section: Section, prefix: str) -> Iterator[Picture]:
 
 def _by_width(section: Section, prefix: str) -> Iterator[Picture]:
     """Hit rate and loads against width at the shown size; a guarded policy starts from its plain form."""
+    from matplotlib.lines import Line2D
+
     size, styles = section.shown, look_of(section)
     for name, title, rate, scale, label in (
         ("widths", "Hit rate against width", metrics.hit_rate, 100, "hit rate, % of demands"),
@@ -76,22 +80,23 @@ def _by_width(section: Section, prefix: str) -> Iterator[Picture]:
                 lines[policy] = points
         lines = dict(sorted(lines.items(), key=lambda line: -line[1][-1][1]))
         panel = Panel(section, f"{title}, {section.where(size)}", legend=list(map(short, lines)))
-        handles = [
-            panel.axes.plot(*zip(*points, strict=True), label=short(policy), **styles[policy])[0]
-            for policy, points in lines.items()
-        ]
+        widths = sorted({width for points in lines.values() for width, _ in points})
+        rows = [[dict(points).get(width, math.nan) for width in widths] for points in lines.values()]
+        for (policy, points), rope in zip(lines.items(), roped(rows), strict=True):
+            panel.axes.plot(*zip(*points, strict=True), **{**styles[policy], **rope})
+        handles = [Line2D([], [], label=short(policy), **styles[policy]) for policy in lines]
         panel.axes.set_xticks([look.width for look in section.looks])
         panel.axes.set_xlabel("width: predictions considered per token and layer")
         panel.axes.set_ylabel(label)
         panel.legend(handles)
-        told = "; ".join(
+        said = "; ".join(
             f"{policy}: " + ", ".join(f"{metrics.number(y)} at {x}" for x, y in points)
             for policy, points in lines.items()
         )
         yield panel.picture(
             f"{prefix}{name}",
-            alt=f"{panel.title}. {told}.",
-            caption="What a wider look-ahead buys, and beside it what it costs.",
+            alt=f"{panel.title}. {said}.",
+            caption="What a wider look-ahead buys, and beside it what it costs." + told(rows, list(lines)),
         )
 
 

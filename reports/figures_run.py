@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from . import metrics
-from .charts import against_size, covered, heatmap
+from .charts import against_size, heatmap
 from .curves import curves_of, ranked
+from .ropes import roped, told
 from .rows import Row
 from .sections import Section, size_of
 from .style import LIGHT, Panel, Picture, bound_name, look_of, short
@@ -71,8 +72,9 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
     )  # fmt: skip
     lines = _by_size(section, winner)
     if len(lines) > 1:
+        downwards = dict(reversed(lines.items()))  # as the lines lie
         yield _along(
-            section, f"{prefix}warm-up-slots", f"Hit rate along the run by slots, {short(winner, 28)}", lines,
+            section, f"{prefix}warm-up-slots", f"Hit rate along the run by slots, {short(winner, 28)}", downwards,
             _hit_rate, note=note, caption=f"The winner at {section.where(size)}, at every size.",
         )  # fmt: skip
     if all(row["phase"] == "all" and row["slots"] != 0 for row, _ in lines.values()):
@@ -150,16 +152,21 @@ def _along(
     panel = Panel(section, title, legend=list(lines))
     found = [(_windows(row), row) for row, _ in lines.values()]
     values = [value(counts, row) for (_, _, counts), row in found]
-    below = covered(values) if len({len(each) for each in values}) == 1 else [0] * len(values)
-    handles, told = [], []
-    for (text, (_, style)), ((middles, ends, _), _), y, n in zip(lines.items(), found, values, below, strict=True):
-        panel.axes.plot(ends if top else middles, y, **{"linewidth": 1.5 + 1.7 * n, **style})
+    marked = {text: y for (text, (_, style)), y in zip(lines.items(), values, strict=True) if "marker" in style}
+    if len({len(y) for y in marked.values()}) > 1:
+        marked = {}
+    ropes = dict(zip(marked, roped(list(marked.values())), strict=True))
+    handles, said = [], []
+    for (text, (_, style)), ((middles, ends, _), _), y in zip(lines.items(), found, values, strict=True):
+        panel.axes.plot(ends if top else middles, y, **{**style, **ropes.get(text, {"zorder": 3})})
         handles.append(Line2D([], [], label=text, **style))
-        told.append(f"{text}: {y[0]:.1f} % at first, {y[len(y) // 2]:.1f} % half-way, {y[-1]:.1f} % at the end")
+        said.append(f"{text}: {y[0]:.1f} % at first, {y[len(y) // 2]:.1f} % half-way, {y[-1]:.1f} % at the end")
     panel.axes.set_xlim(0, None)
     if top:
         panel.axes.set_ylim(0, top)
     panel.axes.set_xlabel("step (one forward pass of the model)")
     panel.axes.set_ylabel(label)
     panel.legend(handles)
-    return panel.picture(name, alt=f"{title}. {'; '.join(told)}.", caption=caption, note=note)
+    return panel.picture(
+        name, alt=f"{title}. {'; '.join(said)}.", note=note, caption=caption + told(list(marked.values()), list(marked))
+    )

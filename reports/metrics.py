@@ -214,7 +214,7 @@ def size(n_bytes: Any) -> str:
 
 def written(value: Any, unit: str) -> str:
     """`value` in the form that its unit asks for."""
-    return {"%": percent, "B": size, "": number}[unit](value)
+    return {"%": percent, "points": points, "B": size, "": number}[unit](value)
 
 
 def unknown(value: Any) -> bool:

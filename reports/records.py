@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import metrics
+from .curves import whole
 from .rows import IDENTITY, NESTED, OPTIONS, Row
 from .sections import Section
 from .verdict import verdicts
@@ -17,7 +18,7 @@ def winner_records(section: Section) -> Iterator[dict[str, Any]]:
     for verdict in verdicts(section):
         row, size, other, bound = verdict.winner, verdict.size, verdict.runner_up, verdict.bound
         ahead = verdict.requests_ahead() or (None, None)
-        tokens = metrics.tokens_of(row, row)
+        tokens, cheaper = metrics.tokens_of(row, row), verdict.cheaper
         yield {
             "simulated": True, **{name: row[name] for name in ("trace", "contract", "scope")}, **section.differs,
             "slots": size.slots, "slots_share": section.share(size), "pool_bytes": size.pool_bytes,
@@ -31,6 +32,9 @@ def winner_records(section: Section) -> Iterator[dict[str, Any]]:
             "loads_per_token": metrics.loads_per_token(row, tokens),
             "loads_per_lru_load": verdict.loads_against(verdict.reference),
             "bytes_per_token": metrics.bytes_per_token(row, tokens),
+            "cheaper": cheaper["policy"] if cheaper else None,
+            "cheaper_hit_rate": metrics.hit_rate(cheaper) if cheaper else None,
+            "cheaper_loads_per_token": whole(metrics.loads_per_token)(cheaper) if cheaper else None,
         }  # fmt: skip
 
 

@@ -66,6 +66,8 @@ def _read(path: Path) -> list[Row]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise BadResult(f"{path}: is a pipe, a socket or a device; a report is made from files of `slotwise sweep`")
     with path.open("rb") as file:
         if not (head := file.read(4)):
             raise BadResult(f"{path}: the file is empty; run the sweep again")

@@ -46,7 +46,7 @@ COLOURS = {
 LIGHT = {name: light for name, (light, dark) in COLOURS.items()}
 MARKERS, DASHES = "os^DvPX<>ph*", ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))
 FUTURES = ((1, 1.5), (4, 1.5, 1, 1.5), (7, 1.5))
-DPI, WIDTH = 170, 4.9  # pixels an inch, inches
+DPI, WIDTH, FOOT = 170, 4.9, 0.27  # pixels an inch, inches, inches of the foot
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False, "text.color": LIGHT["ink"],
     "axes.labelpad": 3, "axes.edgecolor": LIGHT["grey2"], "axes.labelcolor": LIGHT["ink"], "axes.facecolor": "none",
@@ -95,15 +95,30 @@ def bound_name(policy: str) -> str:
 
 
 @cache
-def _drawable() -> frozenset[int]:
+def _font(weight: str = "normal") -> Any:
     from matplotlib import font_manager
 
-    return frozenset(font_manager.get_font(font_manager.findfont("DejaVu Sans")).get_charmap())
+    return font_manager.get_font(font_manager.findfont(f"DejaVu Sans:{weight}"))
+
+
+@cache
+def _drawable() -> frozenset[int]:
+    return frozenset(_font().get_charmap())
+
+
+def inches(text: str, points: float, weight: str = "normal") -> float:
+    """How wide `text` is at that font size."""
+    font = _font(weight)
+    font.set_size(points, 72)
+    font.set_text(text)
+    return font.get_width_height()[0] / 64 / 72
 
 
 def short(text: str, limit: int = 44) -> str:
-    """Text for a figure: the middle cut out if it is too long, and a mark for each letter that our font lacks."""
+    """Text for a figure: folders, then the middle cut out if it is too long; a mark for each letter our font lacks."""
     text = "".join(char if ord(char) in _drawable() and char.isprintable() else "\ufffd" for char in text)
+    if len(text) > limit:
+        text = re.sub(r"^.*/(?=[^/]+\.py:)", "…/", text)
     return text if len(text) <= limit else f"{text[: limit - 20]}…{text[-19:]}"
 
 
@@ -119,36 +134,47 @@ class Panel:
         from matplotlib.figure import Figure
 
         self.section, self.title = section, title
-        self.columns = 1 if any(len(text) > 34 for text in legend) else 2
+        self.columns = _columns(legend)
         strip = 0.158 * -(-len(legend) // self.columns) + 0.13 if legend else 0.0
-        self.height = top + height + bottom + strip + 0.22
+        self.height = top + height + bottom + strip + FOOT
         self.figure: Figure = Figure(figsize=(WIDTH, self.height))
         FigureCanvasAgg(self.figure)
-        low = (bottom + strip + 0.22) / self.height
+        low = (bottom + strip + FOOT) / self.height
         self.axes: Axes = self.figure.add_axes(
             (left / WIDTH, low, (WIDTH - left - right) / WIDTH, height / self.height)
         )
         self.width_in, self.height_in, self.left, self._strip = WIDTH - left - right, height, left, strip
-        self.figure.text(0.1 / WIDTH, 1 - 0.08 / self.height, title, va="top", fontsize=10.5, fontweight="bold")
+        points = 10.5 * min(1, (WIDTH - 0.2) / inches(title, 10.5, "bold"))
+        self.figure.text(0.1 / WIDTH, 1 - 0.08 / self.height, title, va="top", fontsize=points, fontweight="bold")
 
     def legend(self, handles: Sequence[Any]) -> None:
         """Puts the legend into its strip, column by column."""
         if handles:
             self.figure.legend(
-                handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, 0.23 / self.height),
+                handles=handles, loc="lower left", bbox_to_anchor=(0.06 / WIDTH, (FOOT + 0.01) / self.height),
                 ncols=self.columns, fontsize=8, labelspacing=0.35, borderaxespad=0, borderpad=0, columnspacing=1.2,
                 handlelength=2.6,
             )  # fmt: skip
 
+    def _keep_inside(self) -> None:
+        """Moves the sides of the axes inwards by what their labels stick out: how wide ticks are is known only now."""
+        canvas: Any = self.figure.canvas
+        box, (x, y, width, height) = self.axes.get_tightbbox(canvas.get_renderer()), self.axes.get_position().bounds
+        if box:
+            left, right = (max(0.0, out / self.figure.dpi + 0.05) for out in (-box.x0, box.x1 - self.figure.bbox.width))
+            self.axes.set_position((x + left / WIDTH, y, width - (left + right) / WIDTH, height))
+
     def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:
         """Draws it. `note` joins the foot line, which says where the numbers come from."""
         row = self.section.first
-        foot = f"SIMULATED · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}" + (
-            f" · {note}" if note else ""
-        )
+        foot = f"SIMULATED · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}"
+        if note:
+            foot += " · " + note if inches(f"{foot} · {note}", 6.8) < WIDTH - 0.2 else "\n" + short(note, 96)
         self.figure.text(
-            0.1 / WIDTH, 0.06 / self.height, short(foot, 200), va="bottom", fontsize=6.8, color=LIGHT["muted"]
-        )
+            0.1 / WIDTH, 0.05 / self.height, foot, va="bottom", fontsize=6.8 if "\n" not in foot else 6.2,
+            linespacing=1.1, color=LIGHT["muted"],
+        )  # fmt: skip
+        self._keep_inside()
         png, svg = io.BytesIO(), io.StringIO()
         self.figure.savefig(
             png,
@@ -159,6 +185,14 @@ class Panel:
         )
         self.figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
         return Picture(name, self.title, f"SIMULATED. {alt}", caption, png.getvalue(), inline_svg(svg.getvalue(), name))
+
+
+def _columns(legend: Sequence[str]) -> int:
+    """Two, if the legend then fits into the width of the figure."""
+    half = -(-len(legend) // 2)
+    columns = [part for part in (legend[:half], legend[half:]) if part]
+    wide = sum(max(inches(text, 8) for text in part) + 0.4 for part in columns) + 0.2
+    return 2 if wide < WIDTH else 1
 
 
 def inline_svg(text: str, name: str) -> str:

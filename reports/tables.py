@@ -10,7 +10,7 @@ from . import metrics
 from .curves import base_row, ranked, whole
 from .rows import OPTIONS, Row
 from .sections import Look, Section, is_bound
-from .verdict import Verdict, verdicts
+from .verdict import FAR_FEWER, NEARLY, Verdict, verdicts
 
 Cell = tuple[str, ...]  # lines; the first is what counts
 NONE: Cell = (metrics.DASH,)
@@ -44,7 +44,13 @@ def winners(section: Section) -> Table:
         notes.append("Policies that know the future do not compete.")
     if section.field(section.plain) != section.policies:
         notes.append("At width 0 a guard changes nothing, so its policy stands for both.")
-    rows = [_winner(section, verdict) for verdict in verdicts(section)]
+    found = list(verdicts(section))
+    if any(verdict.cheaper for verdict in found):
+        notes.append(
+            f"Nearly the same, for far fewer loads: within {100 * NEARLY:.0f} points of the winner, "
+            f"for at most {100 * FAR_FEWER:.0f} % of its loads."
+        )
+    rows = [_winner(section, verdict) for verdict in found]
     return table("Winner at each size", rows, words=3, note=" ".join(notes))
 
 
@@ -53,15 +59,17 @@ def _winner(section: Section, verdict: Verdict) -> dict[str, Cell]:
     reference = verdict.reference if verdict.reference is not row else None
     others, ahead = len(verdict.tied) - 1, verdict.requests_ahead()
     share = f"{100 * section.share(size):.3g} % of {section.keys}"
-    loads, moved = metrics.number(whole(metrics.loads_per_token)(row)), whole(metrics.bytes_per_token)(row)
-    moved = [] if metrics.unknown(moved) else [metrics.size(moved)]
     times = [f"{verdict.loads_against(reference):.2f} × {section.reference}"] if reference else []
+    asked = row["slots_asked"] or ""
+    asked = [] if asked.endswith("%") or asked in ("", str(size)) else [f"for {asked}"]
+    vram = [] if size.pool_bytes is None else [f"{metrics.size(size.pool_bytes)} of VRAM"]
     return {
-        "slots": (str(size), share if size.pool_bytes is None else f"{share}, {metrics.size(size.pool_bytes)}"),
+        "slots": (str(size), share, *filter(None, [", ".join(vram + asked)])),
         "width": (look_word(section, verdict.look),),
         "winner": (row["policy"], *([f"and {others} more with equal hits"] if others else [])),
         "hit rate": (metrics.percent(metrics.hit_rate(row)),),
-        "loads per token": (loads, ", ".join([*moved, *times])) if moved or times else (loads,),
+        "loads per token": (_loads(row), *_moved(row), *times),
+        "nearly the same": _cheaper(verdict),
         "over the runner-up": _lead(verdict, verdict.runner_up, named=True),
         f"over {section.reference} at width 0": _lead(verdict, reference),
         "to the bound": _bound(verdict),
@@ -80,7 +88,24 @@ def _lead(verdict: Verdict, other: Row | None, *, named: bool = False) -> Cell:
     if other is None:
         return NONE
     fewer = metrics.fewer_or_more(verdict.fewer(other))
-    return (f"{metrics.points(verdict.lead(other))} points", f"{fewer} than {other['policy']}" if named else fewer)
+    lines = [f"{other['policy']}, {_loads(other)} loads", fewer] if named else [fewer]
+    return (f"{metrics.points(verdict.lead(other))} points", *lines)
+
+
+def _loads(row: Row) -> str:
+    return metrics.number(whole(metrics.loads_per_token)(row))
+
+
+def _moved(row: Row) -> list[str]:
+    """Bytes per token, if they are known."""
+    moved = whole(metrics.bytes_per_token)(row)
+    return [] if metrics.unknown(moved) else [metrics.size(moved)]
+
+
+def _cheaper(verdict: Verdict) -> Cell:
+    if not (row := verdict.cheaper):
+        return NONE
+    return (row["policy"], f"{metrics.percent(metrics.hit_rate(row))} for {_loads(row)} loads", *_moved(row))
 
 
 def lookaheads(section: Section) -> Table | None:

@@ -22,6 +22,7 @@ TERMS = {
     "Numbers compare within one contract only.",
     "points; fewer misses": "Points are a difference of hit rates in percentage points; fewer misses is relative to "
     "the misses of the other.",
+    "nearly the same": "A hit rate at most 2 points below the winner's, for at most half of its loads.",
     "–": "No value: nothing to divide by, or not recorded.",
 }
 PARTS = {  # key of the figures -> heading

@@ -10,6 +10,8 @@ from .curves import base_row, ranked, whole
 from .rows import Row
 from .sections import Look, Section, Size
 
+NEARLY, FAR_FEWER = 0.02, 0.5  # of hit rate below the winner's, of the winner's loads: what `cheaper` means
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -34,6 +36,16 @@ class Verdict:
     def runner_up(self) -> Row | None:
         """The best that hits less than the winner."""
         return self.ranking[len(self.tied)] if len(self.tied) < len(self.ranking) else None
+
+    @property
+    def cheaper(self) -> Row | None:
+        """The one that loads least among those that hit nearly as often as the winner for far fewer loads."""
+        rows = [row for row in self.ranking if self.lead(row) <= NEARLY and self.loads_below(row) <= FAR_FEWER]
+        return min(rows, key=lambda row: row["fills"], default=None)
+
+    def loads_below(self, row: Row) -> float:
+        """Loads of `row` for each load of the winner."""
+        return metrics.ratio(row["fills"], self.winner["fills"])
 
     def lead(self, other: Row | None) -> float:
         """Hit rate above `other`, as a fraction; nan without one."""
@@ -77,26 +89,27 @@ def headline(section: Section) -> list[str]:
     plain, ahead = found.get(section.plain), found.get(section.best_look)
     out = []
     if plain:
-        out.append(_winner(section, plain))
+        out += [_winner(section, plain), _cheaper(plain)]
         if plain.bound:
             out.append(_cause(plain.reference or plain.winner, plain.bound))
     if ahead and ahead.look.width and ahead.look != section.plain:
-        out.append(_ahead(section, ahead))
+        out += [_ahead(section, ahead), _cheaper(ahead)]
     return [sentence for sentence in out if sentence]
 
 
 def _winner(section: Section, verdict: Verdict) -> str:
     row, (reference, other) = verdict.winner, (verdict.reference, verdict.runner_up)
     at = f"At {section.where(verdict.size)}, {section.look_name(verdict.look)}"
-    rate = metrics.percent(metrics.hit_rate(row))
+    rate, cost = metrics.percent(metrics.hit_rate(row)), moves(row)
     bound = f"; the bound is {metrics.percent(metrics.hit_rate(verdict.bound))}" if verdict.bound else ""
     if len(verdict.ranking) == 1:
-        return f"{at}, {row['policy']} hits {rate} of demands{bound}."
+        return f"{at}, {row['policy']} hits {rate} of demands for {cost}{bound}."
     if len(verdict.tied) > 1:
-        tied = f"{len(verdict.tied)} policies tie at {rate} of demands, {row['policy']} with the fewest loads"
-        return f"{at}, {tied}{bound}."
-    lead = [f"{at}, {row['policy']} hits most: {rate} of demands"]
-    if reference and reference is not row:
+        tied = f"{len(verdict.tied)} policies tie at {rate} of demands"
+        lead = [f"{at}, {tied}, {row['policy']} with the fewest loads: {cost}"]
+    else:
+        lead = [f"{at}, {row['policy']} hits most: {rate} of demands for {cost}"]
+    if reference and reference not in verdict.tied:
         lead.append(_against(verdict, reference, reference["policy"]))
     if other and other is not reference:
         lead.append(_against(verdict, other, f"the runner-up {other['policy']}"))
@@ -106,7 +119,24 @@ def _winner(section: Section, verdict: Verdict) -> str:
 def _against(verdict: Verdict, other: Row, name: str) -> str:
     lead = verdict.lead(other)
     above = f"{metrics.points(abs(lead)).lstrip('+')} points {'above' if lead >= 0 else 'below'} {name}"
-    return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))})"
+    loads = metrics.number(whole(metrics.loads_per_token)(other))
+    return f"{above}, which loads {loads} ({metrics.fewer_or_more(verdict.fewer(other))})"
+
+
+def moves(row: Row) -> str:
+    """'4.8 rows loaded per token (12.9 MiB moved)'."""
+    loads, moved = (whole(rate)(row) for rate in (metrics.loads_per_token, metrics.bytes_per_token))
+    return f"{metrics.number(loads)} rows loaded per token" + (
+        "" if metrics.unknown(moved) else f" ({metrics.size(moved)} moved)"
+    )
+
+
+def _cheaper(verdict: Verdict) -> str:
+    """Who gives nearly the same for far fewer loads, if anybody does."""
+    if not (row := verdict.cheaper):
+        return ""
+    rate, below = metrics.percent(metrics.hit_rate(row)), metrics.points(verdict.lead(row)).lstrip("+")
+    return f"Nearly the same for far fewer loads: {row['policy']} hits {rate}, {below} points less, for {moves(row)}."
 
 
 def _cause(row: Row, bound: Row) -> str:
@@ -131,4 +161,6 @@ def _ahead(section: Section, verdict: Verdict) -> str:
 
     rate = told(metrics.hit_rate, metrics.percent, "of demands")
     loads = told(metrics.loads_per_token, metrics.number, "rows loaded per token")
+    if row["bytes_moved"] is not None:
+        loads += f" and {told(metrics.bytes_per_token, metrics.size, 'moved')}"
     return f"With look-ahead, {row['policy']} hits most at {section.look_name(verdict.look)}: {rate}, for {loads}."

@@ -74,7 +74,13 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
         BadResult: it is no folder, or holds files that are neither an earlier report's nor among `results`.
     """
     out_dir = Path(out_dir)
-    if not out_dir.exists():
+    results = list(results)
+    for path in (out_dir, *results):
+        if "\0" in str(path):
+            raise BadResult(f"{str(path)!r} cannot be the name of a file or folder: it has a null character")
+    try:
+        out_dir.stat()  # `exists` would also say no to a loop of links, and to a name that no folder can have
+    except FileNotFoundError:
         return set()
     if not out_dir.is_dir():
         raise BadResult(f"{out_dir}: is a file, not a folder; name a folder that is new, empty or holds a report")
@@ -97,8 +103,8 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
 def _earlier(mark: Path) -> set[str]:
     """The names that an earlier report says it wrote; none if the mark is not one of ours."""
     try:
-        summary = json.loads(mark.read_text())
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+        summary = json.loads(mark.read_bytes()) if mark.is_file() else None
+    except (ValueError, RecursionError):
         return set()
     if (
         not isinstance(summary, dict)
@@ -113,7 +119,7 @@ def _place(out_dir: Path, texts: dict[str, str | bytes], stale: set[str]) -> Non
     """All parts into a folder beside `out_dir`; then it becomes `out_dir`, or its files replace the old ones."""
     parent = out_dir.resolve().parent
     parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{out_dir.resolve().name}-", dir=parent))
+    beside = Path(tempfile.mkdtemp(prefix=f".{out_dir.resolve().name[:32]}-", dir=parent))
     try:
         beside.chmod(0o777 & ~_umask())
         for name, text in texts.items():

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from . import cache as _cache
+
 if TYPE_CHECKING:
     from slotwise.policies import Pool as Pool
     from slotwise.policies import list_policies as list_policies
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from .compare import compare as compare
 
 __version__ = "0.1.0"
+
+_cache.settle()
 
 _HOMES = {  # public name -> the module that defines it
     "open_trace": "slotwise.traces",
@@ -83,4 +87,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -30,13 +30,13 @@ WIDTH = 4  # half a top-8: few predictions, the likeliest
 
 
 def compare(
-    traces: Iterable[Trace | Path | str],
+    traces: Iterable[Trace | Path | str] | Trace | Path | str,
     out_dir: Path | str,
     *,
-    policies: Iterable[str] | None = None,
-    slots: Iterable[str | int] | None = None,
-    vram: Iterable[str | int] | None = None,
-    widths: Iterable[int] | None = None,
+    policies: Iterable[str] | str | None = None,
+    slots: Iterable[str | int] | str | int | None = None,
+    vram: Iterable[str | int] | str | int | None = None,
+    widths: Iterable[int] | int | None = None,
     force: bool = False,
     progress: Progress | None = None,
     skipped: Callable[[str], None] | None = None,
@@ -66,10 +66,12 @@ def compare(
     from slotwise.reports import check_folder, write_report
     from slotwise.traces import Trace, open_trace
 
-    opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in traces]
-    spelt = [str(parse_policy(policy)) for policy in policies or POLICIES]
-    sizes: dict[str, Any] = {"vram": list(vram)} if vram else {"slots": list(slots or SLOTS)}
-    asked = None if widths is None else sorted(set(widths))
+    opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in _each(traces)]
+    spelt = [str(parse_policy(policy)) for policy in _each(policies or POLICIES)]
+    sizes: dict[str, Any] = (
+        {"vram": _each(vram)} if vram else {"slots": _each(slots if isinstance(slots, int) else slots or SLOTS)}
+    )
+    asked = None if widths is None else sorted(set(_each(widths)))
     question = {"traces": [trace.sha256 for trace in opened], "policies": spelt, "widths": asked, **sizes, **options}
     question.pop("workers", None)
 
@@ -78,12 +80,29 @@ def compare(
     ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION]
     ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
     check_folder(out_dir, ours, force=force)
+    new_folder = not out_dir.exists()
     _begin(question, ours)
-    for trace in opened:
-        for width, names in _grid(trace, spelt, asked, options):
-            sweep([trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options)
+    try:
+        for trace in opened:
+            for width, names in _grid(trace, spelt, asked, options):
+                sweep(
+                    [trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options
+                )
+    except BaseException:
+        if not any(path.exists() for path in ours[:2]):  # no row is there to go on with, so nothing is left behind
+            ours[2].unlink()
+            if new_folder:
+                out_dir.rmdir()
+        raise
     say = progress or (lambda *_: None)
     return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
+
+
+def _each(one_or_more: Any) -> list[Any]:
+    """A single trace, policy, size or width is a list of one; text is not a list of letters."""
+    return (
+        list(one_or_more) if isinstance(one_or_more, Iterable) and not isinstance(one_or_more, str) else [one_or_more]
+    )
 
 
 def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -> list[Path]:
@@ -91,6 +110,13 @@ def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -
     from slotwise.reports import write_report
 
     return write_report(paths, out_dir, **how)
+
+
+def written(value: float | None, unit: str) -> str:
+    """A number of the report's summary as the report itself writes it; `unit` is '%', 'points', 'B' or ''."""
+    from slotwise.reports.metrics import written
+
+    return written(value, unit)
 
 
 def _grid(
@@ -121,7 +147,9 @@ def _begin(question: dict[str, Any], ours: list[Path]) -> None:
         raise BadResult(
             f"{results}: was not written by `slotwise compare`; name another folder, or use `slotwise report`"
         )
-    if note.exists() and note.read_text() != text:
+    if note.exists() and not note.is_file():
+        raise BadResult(f"{note}: is not a file, so `slotwise compare` did not write it; name another folder")
+    if note.exists() and note.read_bytes() != text.encode():
         results.unlink(missing_ok=True)
         part.unlink(missing_ok=True)
     note.parent.mkdir(parents=True, exist_ok=True)

@@ -185,14 +185,15 @@ def test_a_file_past_300_lines_is_confessed_in_the_contributing_guide():
 
 
 def test_every_public_name_is_there_and_the_lists_of_them_agree():
-    written, table, not_callable = python(
+    written, table, not_callable, shown = python(
         "import slotwise; print(*slotwise.__all__); print(*slotwise._HOMES, '__version__');"
-        "print(*[name for name in slotwise._HOMES if not callable(getattr(slotwise, name))])"
-    ).split("\n")[:3]
+        "print(*[name for name in slotwise._HOMES if not callable(getattr(slotwise, name))]); print(*dir(slotwise))"
+    ).split("\n")[:4]
     for_checkers = {
         name for found in imports_of(ROOT / "slotwise" / "__init__.py") if found.when == "types" for name in found.names
     }
     assert set(written.split()) == set(table.split()) == for_checkers | {"__version__"}
+    assert shown.split() == sorted(written.split()), "dir() shows nothing else, whatever was imported before"
     assert not_callable == ""
 
 

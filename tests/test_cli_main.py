@@ -1,9 +1,12 @@
 """The command line as a whole: help, typos, and how every way to end becomes an exit code and one line."""
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import python, run, slotwise
@@ -175,6 +178,16 @@ def test_interrupting_ends_with_130_and_no_traceback():
     assert (process.returncode, said.strip()) == (130, "")
 
 
+def test_a_polite_kill_removes_what_is_half_written(tmp_path):
+    words = ["trace", "synth", "-o", "t.parquet", "--tokens", "300000"]
+    with subprocess.Popen([sys.executable, "-m", "slotwise", *words], cwd=tmp_path, stderr=-1, text=True) as process:
+        while process.poll() is None and not list(tmp_path.iterdir()):
+            time.sleep(0.01)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, "", [])
+
+
 def test_a_reader_that_goes_away_is_no_error_worth_a_word():
     with subprocess.Popen([sys.executable, "-c", ENDINGS, "flood"], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None
@@ -192,3 +205,66 @@ def test_listings_are_one_line_each_in_a_pipe_and_one_array_as_json(listing, kno
     assert [line.split()[0] for line in lines] == [row["name"] for row in rows]
     assert known in [row["name"] for row in rows]
     assert all(row["source"] for row in rows)
+
+
+TERMINAL = """
+import os, pty, sys, fcntl, struct, termios
+child, at = pty.fork()
+if child == 0:
+    os.environ.pop("COLUMNS", None)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    os.execv(sys.executable, [sys.executable, "-m", "slotwise", *sys.argv[1:]])
+fcntl.ioctl(at, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
+said = b""
+while True:
+    try:
+        said += (more := os.read(at, 65536))
+    except OSError:  # the other end is closed
+        break
+os.waitpid(child, 0)
+sys.stdout.buffer.write(said)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", ["policies", "formats", "predictors", "trace info sample", "replay sample --steps 20 --width 4"]
+)
+def test_on_a_terminal_of_80_columns_no_line_is_longer_and_no_word_is_broken(words, tmp_path):
+    on_terminal = run(sys.executable, "-c", TERMINAL, *words.split(), cwd=tmp_path).stdout
+    lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]|.*\r(?!\n)", "", line).rstrip() for line in on_terminal.split("\n")]
+    assert max(map(len, lines)) <= 80
+    piped = set(slotwise(*words.split()).stdout.split())
+    words_only_here = {word for line in lines for word in line.split() if word.isalpha()} - piped
+    assert words_only_here <= {"knows", "the", "future"}
+
+
+@pytest.mark.parametrize(
+    "words", ["policies", "formats", "predictors", "trace info sample", "replay sample --steps 20"]
+)
+def test_in_a_pipe_nothing_is_cut_and_no_line_ends_in_blanks(words):
+    said = slotwise(*words.split(), env=os.environ | {"COLUMNS": "20"}).stdout
+    assert said == slotwise(*words.split()).stdout
+    assert "…" not in said
+    assert [line for line in said.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("name", ["slotwise", "bmoe", "esft", "npz"])
+def test_a_format_is_told_in_detail_by_name(name):
+    said = slotwise("formats", name).stdout
+    assert said.startswith(f"{name}: ")
+    assert said.count("\n") > 5
+    assert max(map(len, said.splitlines())) <= 90
+    assert json.loads(slotwise("formats", name, "--json").stdout)["layout"] in said
+
+
+def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
+    from slotwise.traces.format_npz import MEMBERS
+
+    said = dict(re.findall(r"^  (\w+) +((?:\[[\w, +]*\](?: or )?)+)", slotwise("formats", "npz").stdout, re.MULTILINE))
+    assert set(said) == set(MEMBERS) - {"routed_experts"}
+    for name, shape in said.items():
+        assert MEMBERS[name][0] in (None, len(re.findall(r"[TLkPR]", shape))), name
+
+
+def test_an_unknown_format_is_refused_with_those_that_there_are():
+    assert "no trace format named 'nzp'; known: slotwise, bmoe, esft, npz" in slotwise("formats", "nzp", code=2).stderr

@@ -86,12 +86,13 @@ def test_the_json_of_a_trace_spelled_out_is_known(capsys, trace):
 def test_a_table_is_for_people(trace):
     done = command("replay", trace, "--slots", "3")
     assert done.stderr == ""
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    cells = [line.split() for line in done.stdout.splitlines()]
     assert ["demands", "5", "0", "5"] in cells
     assert ["hits", "2", "0", "2"] in cells
-    assert not any(name == "wasted" for name, *_ in cells), "what is zero in every phase is left out"
+    assert not any(words[:1] == ["wasted"] for words in cells), "what is zero in every phase is left out"
     for words in (
         "lru on t: 3 slots of 4 experts x 1 layers, layer scope, event contract, width 0",
+        "  pools: 3 slots per layer; 2.93 KiB of VRAM\n",
         "hit rate 40.00 % (2 of 5 demands)",
         "SIMULATED",
         "used_share –",
@@ -115,6 +116,29 @@ def test_every_option_is_printed_with_its_value(capsys, trace):
 def test_a_quarter_of_the_experts_is_the_size_where_none_is_named(capsys, trace):
     assert "lru on t: 1 slots of 4 experts" in say(capsys, "replay", trace)[1]
     assert "lru on t: 3 slots of 4 experts" in say(capsys, "replay", trace, "--vram", "3999")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--vram 3999", "pools (asked for: 3999): 3 slots per layer; 2.93 KiB of VRAM"),
+        ("--slots 50%", "pools (asked for: 50%): 2 slots per layer; 1.95 KiB of VRAM"),
+        ("--slots 3 --scope global", "pools: 3 slots in all; 2.93 KiB of VRAM"),
+        ("--slots 0", "pools: 0 slots per layer; 0 bytes of VRAM"),
+    ],
+)
+def test_a_size_is_shown_as_the_slots_and_the_vram_that_it_became(capsys, trace, words, said):
+    assert f"  {said}\n" in say(capsys, "replay", trace, *words.split())[1]
+
+
+def test_sizes_that_differ_by_layer_and_unknown_ones_are_said_in_words(capsys, tmp_path):
+    demanding(0, 0, n_layers=2, row_bytes=[10, 20]).save(tmp_path / "t.parquet")
+    replay = "replay", tmp_path / "t.parquet", "--vram", "41"
+    assert "pools (asked for: 41): 1 to 2 slots, by layer; 40 bytes of VRAM" in say(capsys, *replay)[1]
+    said = say(capsys, *replay, "--scope", "global")[1]
+    assert "pools (asked for: 41): as many rows as fit, for they differ in size; 41 bytes of VRAM" in said
+    demanding(0).save(tmp_path / "u.parquet")
+    assert "; row size unknown\n" in say(capsys, "replay", tmp_path / "u.parquet")[1]
 
 
 def test_the_sample_is_a_trace_like_any_other(capsys):

@@ -8,7 +8,7 @@ import pytest
 from conftest import slotwise
 from trace_cases import tiny, whole
 
-from slotwise.traces import open_trace
+from slotwise.traces import BadTrace, open_trace
 from slotwise.traces.synth import synthesise
 
 KEYS = {
@@ -66,11 +66,20 @@ def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
     told = slotwise("trace", "info", foreign).stdout
     for words in (
         "2 MoE layers x 16 experts, top 4", "30 tokens in 30 steps, 1 in the largest", "of 2 requests",
-        f"{4 * 300:,} bytes", "0.250 if even", "entropy in bits, of 4.00",
+        f"{4 * 300:,} bytes", "0.250 if drawn evenly", "in bits; 4.00 if all",
+        "token cycle T  what one token reads: 2 x 4 rows, 1,200 bytes", "experts chosen at least once, of 16",
     ):  # fmt: skip
         assert words in told
+    tiny(phase=[0, 1, 1, 1, 1]).save(tmp_path / "t.parquet")
+    assert "1 tokens in 1 step, 1 in the largest" in slotwise("trace", "info", tmp_path / "t.parquet").stdout
     told = slotwise("trace", "info", "sample").stdout
-    for words in ("row size unknown", "8 predictions 1 ahead", "precision@W", "recall@8", "novel, python, c"):
+    for words in (
+        "row size unknown",
+        "8 predictions made 1 layer ahead",
+        "precision@W",
+        "recall@8",
+        "novel, python, c",
+    ):
         assert words in told
 
 
@@ -135,9 +144,9 @@ def test_profile_counts_decode_demands_into_a_file(tmp_path):
         (["import", "text", "-o", "t", "--format", "bmoe"], "slotwise: text: no line '# model="),
         (["import", "text", "-o", "t", "--format", "esft"], "slotwise: text: a file of this format is named after its"),
         (["import", "text", "-o", "t", "--format", "slotwise"], "slotwise: text: damaged or truncated Parquet"),
-        (["synth", "-o", "gone/t.parquet"], "slotwise: gone: no such folder"),
+        (["synth", "-o", "gone/t.parquet"], "slotwise: cannot write to 'gone/t.parquet': there is no folder 'gone'"),
         (["synth", "-o", "t.parquet", "--top-k", "999"], "slotwise: synth: top_k=999"),
-        (["profile", "sample", "-o", "gone/p.json"], "slotwise: gone: no such folder"),
+        (["profile", "sample", "-o", "gone/p.json"], "slotwise: cannot write to 'gone/p.json': there is no"),
         (["profile", "sample", "-o", "p.json", "--phase", "x"], "slotwise: Invalid value for '--phase'"),
         (["synth"], "slotwise: Missing option '-o'"),
     ],
@@ -150,3 +159,9 @@ def test_bad_input_is_exit_2_with_one_line_on_stderr(tmp_path, words, line):
     assert done.stderr.startswith(line)
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "text"]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, None])
+def test_the_shuffled_control_has_a_seed_that_can_be_given_again(seed):
+    with pytest.raises(BadTrace, match=r"describe: seed=.*, but it must be a whole number from 0"):
+        open_trace("sample").describe(seed)

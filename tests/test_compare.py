@@ -115,7 +115,11 @@ def test_compare_says_who_wins_and_where_the_page_is(capsys, trace, tmp_path):
     code, out, err = run(capsys, "compare", trace, "-o", tmp_path / "out", *words)
     assert (code, err) == (0, "")
     assert "winner at each size (simulated, event contract)" in out
-    assert [line.split()[:3] for line in out.splitlines()[2:4]] == [["4", "0", "lru"], ["8", "0", "lru"]]
+    header, *lines = out.splitlines()[2:5]
+    told = ["slots", "VRAM", "winner", "rate", "lru", "bound", "/token", "/token"]
+    assert header.split() == told, "one width needs no column"
+    assert [line.split()[:4] for line in lines] == [["4", "11.7", "KiB", "lru"], ["8", "23.4", "KiB", "lru"]]
+    assert max(map(len, lines)) < 80
     assert f"Report: {tmp_path / 'out/report.html'}" in out
 
 
@@ -137,7 +141,7 @@ BAD = {
     "no output": ("report {here}/empty", "'-o'"),
     "an unknown policy": ("compare {trace} -o {here}/out --policy lfruu", "lfru"),
     "a bad size": ("compare {trace} -o {here}/out --slots many", "many"),
-    "a bad width": ("compare {trace} -o {here}/out --width 2,x", "write a width (4) or a list"),
+    "a bad width": ("compare {trace} -o {here}/out --width 2,x", "write whole numbers with commas"),
     "too wide": ("compare {trace} -o {here}/out --width 9", "9"),
     "a full folder": ("compare {trace} -o {here}", "no report wrote"),
 }
@@ -153,3 +157,9 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys, trace, tmp_path, kind):
     assert message in err
     assert [path.name for path in tmp_path.iterdir()] in (["empty"], ["empty", "out"], ["out", "empty"])
     assert not (tmp_path / "out/report.html").exists()
+
+
+def test_one_of_each_need_not_be_a_list(trace, tmp_path):
+    page = slotwise.compare(str(trace), tmp_path / "r", policies="lru", slots=4, widths=0)[0]
+    answer = json.loads((page.parent / "report.json").read_text())["sections"]
+    assert [(one["slots"], one["width"], one["winner"]) for one in answer[0]["winners"]] == [(4, 0, "lru")]

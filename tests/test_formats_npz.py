@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import random
 import struct
 import zipfile
 
@@ -194,3 +195,77 @@ def test_an_npz_that_breaks_a_rule_is_refused_in_one_line(tmp_path, members, wor
         assert words in refusal(path)
     else:
         assert open_trace(path).row_bytes is None
+
+
+def zipped(path, compression=zipfile.ZIP_DEFLATED, **members):
+    """An archive of members given byte by byte."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for key, data in members.items():
+            archive.writestr(f"{key}.npy", data)
+    return path
+
+
+def npy(array, header=None) -> bytes:
+    """The bytes of an array, with another header if one is given."""
+    out = io.BytesIO()
+    np.save(out, array)
+    if header is None:
+        return out.getvalue()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + array.tobytes()
+
+
+HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': (3, 1, 2), }"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [HEADER[:-3], HEADER.replace("'shape'", "3"), HEADER.replace("'shape'", "b'shape'"), HEADER.replace("(3,", "(3L"),
+     HEADER.replace("3, 1", "True, 3"), HEADER.replace("3, 1", "3.0, 1"), HEADER.replace("|u1", "|O"), "(" * 9000,
+     HEADER.replace("|u1", "<i4, <i4"), HEADER.replace("'|u1'", "[('a', '|u1')]"), HEADER.replace("|u1", "(2,)|u1"),
+     HEADER.replace("3, 1, 2", f"0, {10**30}, 2"), HEADER.replace("3, 1", f"3, {10**30}"), "  1\n 2", "", "\x00"],
+)  # fmt: skip
+def test_a_header_that_numpy_cannot_read_is_refused_in_one_line(tmp_path, header):
+    assert "member experts" in (said := refusal(zipped(tmp_path / "t.npz", experts=npy(IDS, header)))) or "npz" in said
+
+
+def test_labels_that_are_no_text_are_refused_and_bytes_are_utf_8(tmp_path):
+    bad = np.array([0xFFFFFF], "<u4").view("<U1"), np.array([b"\xff"]), np.array([], "<U0")
+    for labels in bad[:2]:
+        assert "labels are not text" in refusal(saved(tmp_path / "t.npz", experts=IDS, n_experts=4, labels=labels))
+    header = HEADER.replace("|u1", "<U0").replace("3, 1, 2", "1,")
+    assert "npz" in refusal(zipped(tmp_path / "t.npz", experts=npy(IDS), n_experts=npy(4), labels=npy(bad[2], header)))
+    trace = opened(saved(tmp_path / "t.npz", experts=IDS, n_experts=4, labels=np.array(["\u00e9".encode()])))
+    assert trace.meta.requests[0]["label"] == "\u00e9"
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")
+def test_an_npz_that_rots_is_read_with_valid_ids_or_refused(tmp_path, compression):
+    """Half of the damage is under the checksum, in what NumPy sees; the other half is in the archive itself."""
+    path, rng, outcomes = tmp_path / "t.npz", random.Random(0), []
+    members = {
+        "experts": npy(SIX),
+        "n_experts": npy(4),
+        "labels": npy(np.array(["a"])),
+        "offsets": npy(np.array([0, 6])),
+    }
+    alphabet = b"([{'}]),0123456789<>|=fiuOVSUMmcb?:.- \n" + bytes(range(256))
+    for _ in range(250):
+        rotten = {key: bytearray(data) for key, data in members.items()}
+        one = rotten[rng.choice(["experts", "labels", "offsets"])]
+        one[rng.randrange(min(128, len(one)))] = rng.choice(alphabet)
+        data = bytearray(zipped(path, compression, **rotten).read_bytes())
+        if rng.random() < 0.5:
+            data = bytearray(zipped(path, compression, **members).read_bytes())
+            for _ in range(rng.randrange(1, 4)):
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+            path.write_bytes(data)
+        try:
+            ids = whole(open_trace(path))["experts"]
+        except BadTrace as error:
+            outcomes.append(str(error))
+        else:
+            assert ((ids < 4) | (ids == 255)).all()
+            outcomes.append("read")
+    assert 5 < outcomes.count("read") < 245
+    assert not any("\n" in outcome for outcome in outcomes)

@@ -154,3 +154,73 @@ def test_two_pools_share_nothing():
     one.step(0, ids(0))
     assert one.counters["demands"] == 1
     assert two.counters["demands"] == 0
+
+
+def small(**how):
+    return slotwise.Pool("lru", **{"n_layers": 2, "n_experts": 4, "slots": 2} | how)
+
+
+@pytest.mark.parametrize("chosen", [[3, 1], [[3, 1]], (3, 1), ((3, 1),)])
+def test_lists_are_as_good_as_arrays(chosen):
+    pool = small()
+    assert said(pool.step(0, chosen)) == [(1, 0, 3, 0), (1, 0, 1, 1)]
+    assert said(pool.prefetch(1, chosen)) == [(2, 1, 3, 0), (2, 1, 1, 1)]
+    assert said(pool.step(1, [])) == said(pool.step(0, [[]])) == said(pool.step(1, np.zeros((0, 2), np.uint8))) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "words"),
+    [(3, "they are an array [n_tokens, k]"), (np.uint8(3), "[k] for one token"), (None, "are an array"),
+     (np.zeros((1, 1, 1), np.uint8), "are an array"), (np.zeros((1, 1, 1), np.int64), "they are an array"),
+     ([[1], [1, 2]], "every token has as many"), ([0.0], "not float64"), ([True], "whole numbers, not bool"),
+     (["1"], "not <U1"), ([10**30], "not object"), ({1, 2}, "are an array"), (np.array(3, np.uint8), "are an array"),
+     ([None], "not object")],
+)  # fmt: skip
+def test_ids_that_are_none_are_refused_and_nothing_is_counted(chosen, words):
+    pool = small()
+    for call in (pool.step, pool.prefetch):
+        with pytest.raises(slotwise.BadPolicy) as refused:
+            call(0, chosen)
+        assert words in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert not any(pool.counters.values())
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_the_largest_number_of_a_wide_type_is_out_of_range_and_not_absent(dtype):
+    pool = small()
+    most = np.array([np.iinfo(dtype).max], dtype)
+    with pytest.raises(slotwise.BadPolicy, match="is not below 4"):
+        pool.step(0, most)
+    pool.prefetch(0, most)
+    assert pool.counters["invalid"] == 1
+
+
+@pytest.mark.parametrize("layer", [-1, 2, 1.0, True, "0", None, np.float64(0), 10**400])
+def test_a_layer_that_is_none_is_refused(layer):
+    pool = small()
+    for call in (pool.step, pool.prefetch):
+        with pytest.raises(slotwise.BadPolicy, match=r"^layer=.*: it is a whole number from 0 to 1$"):
+            call(layer, [0])
+    assert said(pool.step(np.int64(1), [0])) == [(1, 1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    "value", [-1, 1.5, 2.0, True, "2", float("nan"), 10**30, 10**400, [2, 2, 2]], ids=lambda v: repr(v)[:40]
+)
+@pytest.mark.parametrize(
+    "name", ["slots", "batch_gate", "lag_demand", "lag_prefetch", "max_loads", "width", "n_layers", "n_experts",
+             "row_bytes", "capacity_bytes"],
+)  # fmt: skip
+def test_a_number_that_is_none_is_refused_when_the_pool_is_made(name, value):
+    with pytest.raises(slotwise.BadPolicy) as refused:
+        small(**{"row_bytes": 1} | {name: value})
+    assert str(refused.value).startswith(name)
+    assert len(str(refused.value)) < 200
+
+
+def test_slots_and_row_bytes_are_one_number_or_one_for_each_layer():
+    assert small(slots=np.array([1, 3]), row_bytes=(5, 6)).slots == [1, 3]
+    for name in ("slots", "row_bytes"):
+        with pytest.raises(slotwise.BadPolicy, match=f"^{name}: 3 of them, but there must be 2, or one number for all"):
+            small(**{name: [1, 2, 3]})

@@ -161,6 +161,28 @@ def test_what_a_policy_inherits_or_calls_counts_as_its_own(mine, body):
     assert slotwise.replay(trace, spelling, 4).counters == slotwise.replay(trace, like, 4).counters
 
 
+def test_a_file_with_one_policy_needs_no_class_name(mine):
+    spelling = mine(SIGN).removesuffix(":Mine")
+    assert str(slotwise.parse_policy(f"{spelling}(sign=-1)+guard")) == f"{spelling}:Mine(sign=-1)+guard"
+    assert [hits(spelling), hits(f"{spelling}(sign=-1)")] == [0, 1]
+    mine("from slotwise.policies.policy_lfu import Lfu\n" + OLDEST)
+    assert str(slotwise.parse_policy(spelling)) == f"{spelling}:Mine", "what it imports is not its own"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (OLDEST + OLDEST.replace("Mine", "Other"), "holds Mine, Other; write which, as in"),
+        ("x = 1\n", "holds no Policy class"),
+        (None, "there is no file"),
+    ],
+)
+def test_without_a_class_name_a_file_that_leaves_a_choice_is_refused(mine, tmp_path, text, words):
+    spelling = mine(text).removesuffix(":Mine") if text else str(tmp_path / "none.py")
+    with pytest.raises(slotwise.BadPolicy, match=words):
+        slotwise.parse_policy(spelling)
+
+
 BAD = {  # what is in the file -> what is said
     "def priority(p, key, at)": ("does not load: SyntaxError", HEAD + "    def priority(p, key, at)\n"),
     "import nothing_of_this_name": ("does not load: ModuleNotFoundError", "import nothing_of_this_name\n"),
@@ -212,3 +234,28 @@ def test_on_the_command_line_that_is_exit_code_2_and_one_line(mine, tmp_path, te
     done = command("replay", "sample", "--slots", "8", "--policy", f"./mine.py:{name}", code=2, cwd=tmp_path)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("name", ["half_life", "warmup"])
+@pytest.mark.parametrize("value", ["2.0", "-1", "'2'", "True"])
+def test_a_field_that_the_pool_reads_must_count_steps(tmp_path, name, value):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom slotwise.policies.policy_lfu import Lfu\n"
+        "@dataclass(frozen=True)\nclass Mine(Lfu):\n"
+        f"    {name}: object = {value}\n    def check(self): pass\n"
+    )
+    with pytest.raises(slotwise.BadPolicy, match=f"{name}=.*: it is a whole number from 0"):
+        slotwise.Pool(f"{tmp_path / 'mine.py'}:Mine", n_layers=1, n_experts=4, slots=2)
+
+
+def test_a_parameter_may_be_a_fraction_whatever_whole_number_is_written(tmp_path):
+    """Mine ranks by -weight * id: the highest id leaves first, or the lowest under a negative weight."""
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom slotwise.policies.policy import Policy\n"
+        "@dataclass(frozen=True)\nclass Mine(Policy):\n    name = 'mine'\n    weight: float = 0.5\n"
+        "    @staticmethod\n    def priority(p, key, at):\n        return -int(p.floats[0] * 10) * key\n"
+    )
+    for spelt, gone in (("", 1), ("(weight=2)", 1), ("(weight=-1.5)", 0)):
+        pool = slotwise.Pool(f"{tmp_path / 'mine.py'}:Mine{spelt}", n_layers=1, n_experts=4, slots=2)
+        pool.step(0, [0, 1])
+        assert pool.step(0, [2]).decisions()[0][2] == gone

@@ -278,3 +278,13 @@ def test_plain_lru_takes_the_runs_it_is_for_and_no_others():
     for options in (*others, {"overflow": "exceed"}, {"prefill": "stream"}, {"pollution": True}):
         with pytest.raises(AssertionError, match="nothing to keep out"):
             replayed(trace, "lru", 2, log=False, general=True, **options)
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_pools_that_no_memory_holds_are_refused_with_their_size_before_anything_is_allocated(scope):
+    """A hundred thousand layers of 65535 experts: 64 bytes and more for each."""
+    pool = slotwise.Pool("lfru", n_layers=10**5, n_experts=65535, slots=4, scope=scope)
+    with pytest.raises(
+        slotwise.BadPolicy, match=r"100000 layers x 65535 experts need [\d,.]+ GiB of memory .* replay fewer"
+    ):
+        pool.open()

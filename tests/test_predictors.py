@@ -172,4 +172,4 @@ def test_the_list_of_predictors_has_their_parameters_and_sources():
     rows = {row["name"]: row for row in list_predictors()}
     assert sorted(rows) == ["frequency", "noisy", "none", "oracle", "previous", "trace"]
     assert rows["noisy"]["parameters"] == {"recall": 0.8, "seed": 0}
-    assert all(row["doc"] and row["source"] for row in rows.values())
+    assert all(row["description"] and row["source"] for row in rows.values())

@@ -7,6 +7,10 @@ import pytest
 from conftest import ROOT, run
 from test_cli_main import COMMANDS
 
+import slotwise
+from slotwise.policies.kernel_slots import Moment
+from slotwise.policies.layout import FIELDS
+
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(python|sh)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 FILES = {found[1]: block for kind, block in BLOCKS if kind == "python" and (found := re.match(r"# (\w+\.py)\n", block))}
@@ -61,7 +65,36 @@ def test_the_table_of_commands_is_the_list_of_commands():
     assert re.findall(r"^\| `slotwise (\w+)", README, re.MULTILINE) == COMMANDS
 
 
+# What a pool keeps for itself of a key; the README says nothing of it, and it may change.
+INSIDE = {"newer", "older", "busy", "mark", "land", "pinned", "initial", "gathered"}
+
+
+def test_the_names_that_a_priority_may_use_are_those_that_a_pool_has():
+    told = re.findall(r"`(p|at)\.(\w+)(\[key\]|\[i\])?`", README.partition("## Your own policy")[2])
+    of_key = {name for name, _, length in FIELDS if length in "RK"}
+    assert {name for owner, name, index in told if (owner, index) == ("p", "[key]")} == of_key - INSIDE
+    assert {name for owner, name, index in told if (owner, index) == ("p", "[i]")} == {"ints", "floats"}
+    assert {name for owner, name, _ in told if owner == "at"} == set(Moment._fields)
+
+
+def test_a_priority_may_use_every_name_that_the_readme_gives(place):
+    table = README.partition("## Your own policy")[2]
+    names = re.findall(r"`(p\.\w+\[key\]|at\.\w+|p\.ints\[i\]|p\.floats\[i\])`", table)
+    assert len(names) > 15
+    used = " + ".join(f"np.int64({name.replace('[i]', '[0]')} != 0)" for name in dict.fromkeys(names))
+    text = (place / "mine.py").read_text().replace("return p.touch[key]", f"return {used} + p.touch[key]")
+    (place / "mine.py").write_text("import numpy as np\n" + text)
+    trace = slotwise.Trace.synthesise(n_tokens=20, n_layers=2, n_experts=8, top_k=2)
+    assert slotwise.replay(trace, f"{place / 'mine.py'}+guard", 4).counters["hits"] > 0
+
+
 def test_the_links_inside_the_repository_lead_somewhere():
     named = re.findall(r"`((?:[\w.-]+/)*[\w.-]+\.md)`|\]\(([^)#:]+)\)", README)
     assert named
     assert [name for pair in named if not (ROOT / (name := pair[0] or pair[1])).exists()] == []
+
+
+def test_git_ignores_what_the_readme_has_its_reader_make():
+    made = {word for _, block in BLOCKS for word in re.findall(r"-o (\S+)", block)}
+    ignored = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
+    assert {"report", "results", "results.parquet"} <= made <= ignored

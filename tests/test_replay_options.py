@@ -180,6 +180,17 @@ def test_the_predictor_is_named_in_full_and_is_none_where_nothing_is_predicted(m
         ("window", 0, "window=0: it is at least 1"),
         ("row_bytes", 0, "row_bytes=0: it is at least 1"),
         ("accept", 1.5, "accept=1.5: it is a probability, 0 to 1"),
+        ("accept", "1", "accept='1': it is a probability, 0 to 1"),
+        ("accept", math.nan, "accept=nan: it is a probability"),
+        ("steps", 1.5, "steps=1.5: it is at least 0 and at most 1099511627776, a whole number"),
+        ("width", "4", "width='4': it is at least 0"),
+        ("width", True, "width=True: it is at least 0"),
+        ("batch_gate", None, "batch_gate=None: it is at least 0"),
+        ("lag_demand", 10**25, "lag_demand=10000000000000000000000000: it is at least 0 and at most"),
+        ("seed", None, "seed=None: a seed is a whole number of 64 bits"),
+        ("seed", 2**63, "a seed is a whole number of 64 bits"),
+        ("predictor", 3, "predictor=3: it is a name"),
+        ("pollution", "no", "pollution='no': it is True or False"),
         ("widht", 4, "no option named 'widht'"),
     ],
 )
@@ -208,12 +219,13 @@ def test_rates_are_the_counts_divided():
     assert rates["compulsory_share"] == 1
 
 
-def test_a_result_reads_as_two_lines_and_a_third_about_predictions(mixed):
+def test_a_result_reads_as_three_lines_and_a_fourth_about_predictions(mixed):
     assert repr(slotwise.replay(demanding(A, B, A, A), slots=2)) == (
         "lru on arrays: 2 slots of 8 experts x 1 layers, layer scope, event contract, width 0\n"
+        "  pools: 2 slots per layer; row size unknown\n"
         "  hit rate 50.00 % (2 of 4 demands); 0.50 loads per token, yield 1.00 hits per load"
     )
-    assert repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[2].startswith("  predictions ")
+    assert repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[3].startswith("  predictions ")
 
 
 def test_the_counts_of_the_layers_are_a_polars_frame(mixed):
@@ -242,3 +254,20 @@ def test_an_ordinary_replay_warns_of_nothing(mixed):
         slotwise.replay(mixed, slots=8, scope="global")
     with pytest.warns(ReplayWarning, match=r"^the global pool \(5\) is smaller than a token cycle, 3 x 2 rows"):
         slotwise.replay(mixed, slots=5, scope="global")
+
+
+@pytest.mark.parametrize("how", [{"slots": 99}, {"slots": 1, "scope": "global"}, {"vram": 1}])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_warning_points_at_the_line_that_asked_for_the_replay(how):
+    trace = demanding(A, B, n_layers=2, row_bytes=[10, 10])
+    with pytest.warns(ReplayWarning) as warned:
+        slotwise.replay(trace, **how)
+    assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "2", True])
+def test_threads_and_workers_are_at_least_one(tmp_path, value):
+    with pytest.raises(BadOption, match=r"threads=.*: it is at least 1"):
+        slotwise.replay(demanding(A), slots=1, threads=value)
+    with pytest.raises(BadOption, match=r"workers=.*: it is at least 1"):
+        slotwise.sweep(demanding(A), "lru", 1, out=tmp_path / "r.parquet", workers=value)

@@ -1,6 +1,7 @@
 """How big the pools are: counts, fractions and byte budgets become slots, or a pool of bytes."""
 
 import math
+import resource
 
 import pytest
 from trace_cases import demanding
@@ -99,3 +100,12 @@ def test_without_row_sizes_bytes_are_unknown_and_vram_names_the_way_out():
 def test_a_budget_that_is_none_is_refused_with_what_to_write(vram):
     with pytest.raises(BadOption, match="as bytes; write 8GiB, 900MiB, 12GB or a plain number"):
         slotwise.replay(demanding(A, row_bytes=[100]), vram=vram)
+
+
+def test_a_model_of_very_many_layers_is_counted_in_small_pieces():
+    """A window a step in 30000 layers: 256 cells of counters for all of them would take 2 GB."""
+    trace = slotwise.Trace.synthesise(n_tokens=100, n_layers=30_000, n_experts=2, top_k=1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = slotwise.replay(trace, slots=1, window=1, threads=1)
+    assert (sum(run.along["demands"]), run.along["demands"][0]) == (3_000_000, 30_000)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes

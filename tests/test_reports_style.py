@@ -1,14 +1,18 @@
 """How figures look, as far as arithmetic can tell: contrast, colours for every eye, labels and lines that show."""
 
+import io
 import re
 
 import numpy as np
 import pytest
+from matplotlib import image
 from test_reports_rows import make_grid, write_rows
 
-from slotwise.reports.charts import _fitting, covered
+from slotwise.reports.charts import _fitting, _from_the_right
+from slotwise.reports.figures import figures
+from slotwise.reports.ropes import look_alikes, roped, side_by_side, told
 from slotwise.reports.rows import read_rows
-from slotwise.reports.sections import sections
+from slotwise.reports.sections import Size, sections
 from slotwise.reports.style import COLOURS, LIGHT, inline_svg, look_of, short
 
 # Linear RGB -> cone responses, and what each kind of colour blindness makes of them (Viénot, Brettel and Mollon, 1999).
@@ -66,23 +70,59 @@ def test_twenty_policies_look_different_and_bounds_have_no_marker(tmp_path):
     assert looks["opt"]["linestyle"] != looks["belady"]["linestyle"]
 
 
-def test_a_line_under_another_is_drawn_wider_so_that_it_shows():
-    assert covered([[0, 50, 100], [0, 50.2, 100], [0, 60, 100]]) == [1, 0, 0]
-    assert covered([[1, 2], [1, 2], [1, 2], [1, 2]]) == [2, 2, 1, 0]
-    assert covered([[float("nan")], [float("nan")]]) == [1, 0]
+def test_lines_that_look_like_one_are_a_rope_in_which_each_shows_its_colour_and_markers():
+    lines = [[0, 50, 100], [0, 50.9, 100], [0, 60, 100], [0, 49.1, float("nan")]]
+    assert look_alikes(lines) == [[0, 1, 3], [2]]
+    first, second, alone, third = roped(lines)
+    assert alone == {}
+    assert [rope["markevery"] for rope in (first, second, third)] == [(0, 3), (1, 3), (2, 3)]
+    assert [rope["linestyle"] for rope in (first, second, third)] == ["-", (12, (6, 12)), (6, (6, 12))]
+    assert roped([[float("nan")], [float("nan")]])[0]["markevery"] == (0, 2)
+    assert told(lines, "abcd") == " Lines of alternating colours lie on each other: a, b and d."
+    assert told(lines[1:3], "bc") == ""
+
+
+def test_marks_that_would_cover_each_other_form_a_row_about_their_place():
+    marks = {"a": (0.0, 0.0), "b": (100.0, 100.0), "c": (1.0, 1.0), "d": (10.0, 0.0)}
+    assert side_by_side(marks) == {"a": ((0, 0), -0.5), "c": ((0, 0), 0.5), "b": ((100, 100), 0), "d": ((10, 0), 0)}
+    assert side_by_side({"a": (5.0, 5.0), "b": (5.0, 5.0)})["b"] == ((5, 5), 0.5)
+
+
+def test_the_legend_reads_as_the_lines_end_at_the_right():
+    low, high = (Size(slots, None, str(slots)) for slots in (8.0, 16.0))
+    curves = {"a": {low: 0.1, high: 0.9}, "b": {low: 0.5, high: 0.901}, "c": {low: 0.9, high: 0.5}, "d": {low: 1.0}}
+    assert _from_the_right(curves, [low, high]) == ["b", "a", "c", "d"]
+
+
+LONG = "./policies/of/my/own/that/evicts.py:FewestDemandsThenOldest(half_life=16)+guard(warm=3)"
+
+
+@pytest.mark.parametrize("grid", [
+    {"slots": (4, 8, 16), "widths": (0, 2, 4), "row_bytes": 1000 << 20, "phases": 2},
+    {"slots": (4,), "widths": (0, 4)},
+    {"slots": (4, 8), "widths": (0,), "miss": "fetch", "row_bytes": 3000, "contract": "sequential", "scope": "global"},
+], ids=["usual", "one size", "global"])  # fmt: skip
+def test_no_text_of_any_figure_is_cut_at_its_rim_however_long_the_names(tmp_path, grid):
+    rows = make_grid(("lru", LONG, LONG.replace("16", "32"), "opt"), **grid)
+    rows = [row | {"trace": "a-trace-with-a-name-that-says-everything-of-its-making"} for row in rows]
+    (section,) = sections(read_rows([write_rows(tmp_path / "r.parquet", rows)]))
+    pictures = [picture for part in figures(section).values() for picture in part]
+    assert len(pictures) > 5
+    for picture in pictures:
+        seen = image.imread(io.BytesIO(picture.png))[..., :3]
+        rim = np.concatenate([edge.reshape(-1, 3) for edge in (seen[:3], seen[-3:], seen[:, :3], seen[:, -3:])])
+        assert rim.min() == 1.0, picture.name
 
 
 def test_labels_that_would_touch_give_way_to_those_on_their_right():
-    assert _fitting(["8", "16", "24", "128"], [0.2, 0.3, 0.6, 4.0], 0.08) == ["", "16", "24", "128"]
-    assert _fitting(["432 MiB"], [1.0], 0.08) == ["432 MiB"]
+    assert _fitting(["8", "16", "24", "128"], [0.2, 0.3, 0.6, 4.0], 9) == ["", "16", "24", "128"]
+    assert _fitting(["432 MiB"], [1.0], 8) == ["432 MiB"]
 
 
 def test_long_names_are_cut_in_the_middle():
     assert short("x" * 44) == "x" * 44
-    assert (
-        short("./a/very/long/path/to/my_policies.py:MyPolicy(x=1)+guard")
-        == "./a/very/long/path/to/my…MyPolicy(x=1)+guard"
-    )
+    assert short("./a/very/long/path/to/my_policies.py:MyPolicy(x=1)+guard") == "…/my_policies.py:MyPolicy(x=1)+guard"
+    assert short(LONG) == "…/evicts.py:FewestDemand…e=16)+guard(warm=3)"
 
 
 def test_letters_that_the_font_lacks_are_marked_and_not_warned_about():

@@ -6,6 +6,7 @@ from test_reports_rows import make_grid, make_row, write_rows
 
 from slotwise.reports import BadResult
 from slotwise.reports.curves import foresight
+from slotwise.reports.records import winner_records
 from slotwise.reports.rows import read_rows
 from slotwise.reports.sections import Key, Look, sections
 from slotwise.reports.tables import winners
@@ -48,10 +49,12 @@ def test_the_winner_leads_by_what_subtraction_says(contest):
 
 
 def test_the_headline_says_the_same_in_words(contest):
+    for row, fills in zip(contest.rows, (800, 600, 0, 0), strict=True):  # of 200 tokens
+        row["fills"] = fills
     first, second = headline(contest)
     assert first == (
-        "At 4 of 16 slots per layer (25 %), width 0, lfru hits most: 60.0 % of demands, "
-        "10.00 points above lru (20.0 % fewer misses); the bound is 75.0 %."
+        "At 4 of 16 slots per layer (25 %), width 0, lfru hits most: 60.0 % of demands for 3 rows loaded per token, "
+        "10.00 points above lru, which loads 4 (20.0 % fewer misses); the bound is 75.0 %."
     )
     assert second.startswith("The bound has 50 % as many misses as lru there: mostly the working set")
 
@@ -80,8 +83,45 @@ def test_equal_hits_are_a_tie_that_fewer_loads_lead(tmp_path):
     (section,) = sections([with_hits(row, 1500, fills=100 + i) for i, row in enumerate(reversed(rows))])
     (verdict,) = verdicts(section)
     assert (verdict.winner["policy"], len(verdict.tied), verdict.runner_up) == ("lfru", 3, None)
-    assert "3 policies tie at 93.8 % of demands, lfru with the fewest loads" in headline(section)[0]
+    assert (
+        "3 policies tie at 93.8 % of demands, lfru with the fewest loads: 0.500 rows loaded per token."
+        in headline(section)[0]
+    )
     assert winners(section).rows[0][2] == ("lfru", "and 2 more with equal hits")
+
+
+def test_a_policy_that_hits_nearly_as_often_for_far_fewer_loads_is_named_with_its_price(tmp_path):
+    """1,600 demands, 200 tokens; 2 points are 32. lfru wins with 960; lru+gate has 930 for a tenth of its loads."""
+    names = ("lfru", "lru+gate", "fifo", "lru")
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 4, row_bytes=1 << 20) for policy in names])])
+    (section,) = sections([
+        with_hits(row, hits, fills=fills) | {"bytes_moved": fills << 20}
+        for row, hits, fills in zip(rows, (960, 930, 927, 950), (1000, 100, 50, 501), strict=True)
+    ])  # fmt: skip
+    (verdict,) = verdicts(section)
+    assert verdict.cheaper
+    assert verdict.cheaper["policy"] == "lru+gate", "fifo is too far below, lru loads too much"
+    assert headline(section)[1] == (
+        "Nearly the same for far fewer loads: lru+gate hits 58.1 %, 1.87 points less, "
+        "for 0.500 rows loaded per token (512 KiB moved)."
+    )
+    assert "60.0 % of demands for 5 rows loaded per token (5 MiB moved)" in headline(section)[0]
+    table = winners(section)
+    told = dict(zip(table.columns, table.rows[0], strict=True))
+    assert told["nearly the same"] == ("lru+gate", "58.1 % for 0.500 loads", "512 KiB")
+    assert told["loads per token"] == ("5", "5 MiB", "2.00 × lru")
+    assert told["over the runner-up"] == ("+0.62 points", "lru, 2.50 loads", "1.5 % fewer misses")
+    assert "within 2 points of the winner, for at most 50 % of its loads" in table.note
+    (record,) = winner_records(section)
+    assert (record["cheaper"], record["cheaper_loads_per_token"]) == ("lru+gate", 0.5)
+
+
+@pytest.mark.parametrize(("asked", "said"), [("4", ""), ("25%", ""), ("8KiB", ", for 8KiB")])
+def test_a_size_names_its_share_its_vram_and_what_was_asked_for(tmp_path, asked, said):
+    """4 slots of 4 layers at 512 bytes a row are 8 KiB."""
+    row = make_row("lru", 4, row_bytes=512) | {"slots_asked": asked, "capacity_bytes": 4 * 4 * 512}
+    table = winners(section_of(tmp_path, [row]))
+    assert table.rows[0][0] == ("4", "25 % of 16", f"8 KiB of VRAM{said}")
 
 
 def test_a_lead_is_counted_over_requests_too(tmp_path):

@@ -100,8 +100,8 @@ def test_a_misspelling_is_answered_with_the_nearest_right_one(text, near):
         ("lfru(half_life=true)", "lfru(half_life=true): half_life is"),
         ("lfru(half_life=-1)", "half_life is a whole number of at least 0"),
         ("lfru(clock=acces)", "the clock is 'step' or 'access'"),
-        ("lru+guard(warm=-1)", "none may be negative"),
-        ("lru+guard(ratio=nan)", "guard(warm=2, ratio=nan, counts=4)"),
+        ("lru+guard(warm=-1)", "warm is a number from 0"),
+        ("lru+guard(ratio=nan)", "guard(ratio=nan): ratio is a number"),
         ("lru+gate(admit=-1)", "window is at least 0, admit at least 1"),
         ("static", "static needs either a profile or a warm-up"),
         ("static(warmup=2, profile=x)", "static needs either a profile or a warm-up"),
@@ -133,3 +133,24 @@ def test_every_command_that_takes_a_policy_answers_a_misspelling_with_exit_code_
         "slotwise: no addition named 'gard' in 'lfru+gard'; known: guard, gate, pin. Did you mean 'lfru+guard'?\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lru+guard(ratio=inf)", "guard(ratio=inf): ratio is a number from 0 to 1000000"),
+        ("lru+guard(ratio=nan)", "guard(ratio=nan): ratio is a number from 0 to 1000000"),
+        ("lru+guard(ratio=-0.5)", "guard(ratio=-0.5): ratio is a number from 0"),
+        (f"lru+guard(ratio=1{'0' * 400})", "guard(ratio=inf): ratio is a number"),
+        ("lru+guard(warm=-1)", "guard(warm=-1): warm is a number from 0"),
+        ("lru+guard(counts=-1)", "guard(counts=-1): counts is a number from 0"),
+        (f"lru+guard(counts=1{'0' * 30})", "a parameter is below"),
+        (f"lfu(half_life=1{'0' * 5000})", "half_life is of type int"),
+        (3, "a policy is text, such as 'lfru(half_life=16)+guard', not int"),
+        (None, "not NoneType"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_by_its_rule(text, words):
+    with pytest.raises(slotwise.BadPolicy) as refused:
+        slotwise.parse_policy(text)
+    assert words in str(refused.value)

@@ -1,5 +1,6 @@
 """Sweeps: a grid into one file. Nothing that finished is run again or lost, and the same grid gives the same bytes."""
 
+import fcntl
 import json
 import signal
 import sys
@@ -188,6 +189,22 @@ def test_what_had_finished_when_a_configuration_failed_is_kept(trace, out):
     with pytest.raises(BadTrace, match="width 3 is above the 2 predictions"):
         ran(trace, out=out, widths=[0, 2, 3], workers=1)
     assert ran(trace, out=out, widths=[0, 2]) == 0
+
+
+def test_a_journal_that_another_sweep_ended_with_while_it_was_being_locked_is_opened_anew(trace, out, monkeypatch):
+    """Between our open and our lock another sweep finishes: its journal, which we hold, has no name any more."""
+    lock, told = fcntl.flock, []
+
+    def late(file, how):
+        if not told:
+            told.append(file)
+            assert ran(trace, out=out, slots="3") == 1
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert ran(trace, out=out, slots="2,3") == 1
+    assert [row["slots"] for row in rows(out)] == [3, 2]
+    assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
 # ---- what is left out, and what is refused

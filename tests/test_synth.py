@@ -114,8 +114,11 @@ def test_predictions_have_the_recall_asked_for():
         ({"n_tokens": 0}, "synth: n_tokens=0"),
         ({"reuse": 0.7, "correlation": 0.5}, "synth: reuse + correlation=1.2; it must lie in 0 to 1"),
         ({"recall": 2}, "synth: recall=2; it must lie in 0 to 1"),
-        ({"width": 129}, "synth: width=129; it must lie in 0 to 128"),
-        ({"requests": 4, "n_tokens": 8, "prompt_tokens": 3}, "synth: prompt_tokens=3; it must lie in 0 to 2"),
+        ({"width": 129}, "synth: width=129, but it must be a whole number from 0 to 128"),
+        (
+            {"requests": 4, "n_tokens": 8, "prompt_tokens": 3},
+            "synth: prompt_tokens=3, but it must be a whole number from 0 to 2",
+        ),
         ({"seed": -1}, "synth: seed=-1"),
         ({"row_bytes": 0}, "synth: row_bytes=0"),
     ],
@@ -124,3 +127,22 @@ def test_options_out_of_range_are_named(options, words):
     with pytest.raises(BadTrace) as refused:
         Trace.synthesise(**options)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("shape", [{"n_tokens": 2**31 - 1, "n_layers": 100_000}, {"n_layers": 100_000, "topics": 4096}])
+def test_a_trace_that_no_memory_holds_is_refused_with_its_size(shape):
+    with pytest.raises(BadTrace, match=r"synth: .* take [\d,.]+ GiB of memory, but this machine has .*; ask for fewer"):
+        Trace.synthesise(**{"n_experts": 65535, "top_k": 1} | shape)
+
+
+@pytest.mark.parametrize("name", ["n_tokens", "n_layers", "n_experts", "top_k", "topics", "width", "requests", "seed"])
+@pytest.mark.parametrize("value", [1.5, "1", True, -1, 10**30])
+def test_a_number_that_counts_must_be_whole(name, value):
+    with pytest.raises(BadTrace, match=f"synth: {name}=.*whole number from"):
+        Trace.synthesise(**{"n_tokens": 9, "n_layers": 2, "n_experts": 4, "top_k": 1} | {name: value})
+
+
+@pytest.mark.parametrize("value", ["x", None, True, float("nan"), 2])
+def test_a_share_lies_in_0_to_1(value):
+    with pytest.raises(BadTrace, match=r"synth: recall=.*; it must lie in 0 to 1"):
+        Trace.synthesise(recall=value)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from trace_cases import tiny, whole
 
-from slotwise.traces import BadTrace, Trace
+from slotwise.traces import BadTrace, Trace, TraceWarning, open_trace
 
 PAIRS = np.array([[[0, 1], [1, 0]], [[2, 3], [3, 1]], [[0, 2], [2, 3]]])  # 3 tokens, 2 layers, top 2 of 4
 
@@ -16,7 +16,7 @@ def test_five_tokens_are_five_decode_steps_of_one_request():
     assert block.experts.tolist() == [[[0], [1], [2], [0], [1]]]
     assert block.starts.tolist() == [0, 1, 2, 3, 4, 5]
     assert block.phase.tolist() == [1] * 5
-    assert block.position.tolist() == [0, 1, 2, 3, 4]
+    assert trace.rows("position")["position"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_arrays_come_token_first_and_are_kept_layer_first():
@@ -49,7 +49,7 @@ def test_a_step_is_a_run_of_equal_values_and_may_mix_requests_and_phases():
     assert block.starts.tolist() == [0, 2, 4, 5]
     assert block.request.tolist() == [0, -1, 1]
     assert block.phase.tolist() == [0, 0, 1]
-    assert block.position.tolist() == [0, 1, 2, 0, 1]
+    assert trace.rows("position")["position"].tolist() == [0, 1, 2, 0, 1]
     assert (trace.n_steps, trace.n_requests) == (3, 2)
 
 
@@ -173,3 +173,29 @@ def test_the_tidy_view_has_a_line_per_rank_and_none_for_absent_layers():
     assert frame.row(1) == (0, 0, 0, 0, "prefill", 0, 1, 1, 0.25)
     assert frame.filter(token=1)["layer"].to_list() == [1, 1]
     assert tiny().to_pandas()["expert"].tolist() == [0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("field", [{"requests": [{"id": 0, "x": float("nan")}]}, {"predictor": {"x": {1, 2}}}])
+def test_what_a_file_could_not_carry_is_refused_when_the_trace_is_made(field):
+    with pytest.raises(BadTrace, match="predictor and requests must be JSON, without NaN and Infinity"):
+        tiny(**field)
+
+
+def test_a_warning_about_a_trace_points_at_the_line_that_asked_for_it(tmp_path):
+    np.savez(tmp_path / "t.npz", experts=np.array([[[0, 1]], [[1, 2]]]))
+    with pytest.warns(TraceWarning) as warned:
+        open_trace(tmp_path / "t.npz")
+    assert {one.filename for one in warned} == {__file__}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"experts": [[[0, 1], [2]]]}, "experts is no array"), ({"weights": [[[1], [1, 2]]]}, "weights is no array"),
+     ({"step": [[0], [0, 1]]}, "step is no array"), ({"predicted": {"1": [[[0], [1]]]}}, "at horizon '1' of a trace"),
+     ({"predicted": {1.0: [[[0], [1]]]}}, "at horizon 1.0 of a trace")],
+)  # fmt: skip
+def test_lists_that_are_no_arrays_are_refused_in_one_line(given, words):
+    with pytest.raises(BadTrace) as refused:
+        Trace.from_arrays(**{"experts": [[[0, 1], [2, 3]]], "n_experts": 4} | given)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)

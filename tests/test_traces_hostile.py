@@ -1,6 +1,7 @@
 """Files of ours that lie or are cut short: one line of BadTrace each, and no allocation that a header asks for."""
 
 import json
+import math
 import random
 import resource
 import struct
@@ -14,6 +15,7 @@ from trace_cases import tiny, whole
 from slotwise.traces import BadTrace, Trace, open_trace
 
 RECORD = b"slotwise.trace"
+RECORD_TEXT = '{"format": "slotwise.trace", "version": 1, "n_layers": 2, "n_experts": 4, "top_k": 2, "requests": []}'
 
 
 @pytest.fixture
@@ -98,6 +100,9 @@ def rows(*values):
         ({"record": {"version": 2}}, "version 2 of slotwise.trace; this reader knows version 1"),
         ({"record": {"format": "other"}}, "does not say format='slotwise.trace'"),
         ({"record": "{"}, "the metadata record is not JSON"),
+        ({"record": {"predictor": {"recall": math.nan}}}, "the metadata record is not JSON (NaN is no JSON number)"),
+        ({"record": {"requests": [{"id": 0, "x": -math.inf}]}}, "not JSON (-Infinity is no JSON number)"),
+        ({"record": RECORD_TEXT.replace("[]", '[{"id": 0, "x": 1e999}]')}, "must be JSON, without NaN and Infinity"),
         ({"record": "[" * 100_000}, "the metadata record is not JSON"),
         ({"record": "[]"}, "does not say format"),
         ({"predicted_at_001": pa.array([1, 2, 3])}, "column predicted.001 must be fixed_size_binary[1]"),

@@ -50,12 +50,9 @@ def demanding(*experts, n_layers=1, n_experts=8, **columns) -> Trace:
 def whole(trace: Trace, **what) -> dict[str, np.ndarray]:
     """The blocks of a trace, put together again."""
     blocks = list(trace.blocks(**what))
-    joined = {
-        name: np.concatenate([getattr(block, name) for block in blocks])
-        for name in ("request", "phase", "row_request", "row_phase", "position")
-    }
-    if blocks[0].token_id is not None:
-        joined["token_id"] = np.concatenate([x for block in blocks if (x := block.token_id) is not None])
+    joined = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in ("request", "phase")}
+    joined |= {f"row_{name}": column for name, column in trace.rows("request", "phase").items()}
+    joined |= trace.rows("position", *(["token_id"] if trace.store.has_token_id else []))
     for name in ("experts", "predicted", "weights"):
         if getattr(blocks[0], name) is not None:
             joined[name] = np.concatenate([getattr(block, name) for block in blocks], axis=1)

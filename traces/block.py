@@ -16,7 +16,8 @@ class Block:
     `starts [n_steps + 1]` are row offsets inside the block, `request [n_steps]` is -1 where a step mixes requests,
     `phase [n_steps]` is 0 (prefill) if any of the step's rows is prefill, else 1.
     `experts [n_layers, n_rows, top_k]` best first; `predicted [n_layers, n_rows, P]` *for* that layer, best first, and
-    `weights [n_layers, n_rows, top_k]` float16, or None. All C-contiguous; treat them as read-only.
+    `weights [n_layers, n_rows, top_k]` float16, or None. All C-contiguous; treat them as read-only. What else there is
+    by row (`position`, `token_id`, ...) `Trace.rows` gives.
     """
 
     first_step: int
@@ -27,10 +28,6 @@ class Block:
     experts: np.ndarray
     predicted: np.ndarray | None
     weights: np.ndarray | None
-    row_request: np.ndarray
-    row_phase: np.ndarray
-    position: np.ndarray
-    token_id: np.ndarray | None  # int32 [n_rows], -1 = unknown; None if the trace has none
 
     @property
     def n_steps(self) -> int:

@@ -1,4 +1,14 @@
-"""BigMoeOnEdge's route trace: CSV with a `#` preamble, one line per routed expert."""
+"""BigMoeOnEdge's route trace: CSV with a `#` preamble, one line per routed expert.
+
+  # route_trace v1
+  # model=NAME arch=ARCH n_layer=L n_expert=E n_expert_used=K
+  # layer=I expert_bytes=N ...          a line per layer
+  turn,phase,step,layer,slot,expert,weight,...
+
+Columns are found by name: turn is the request, phase 0 prefill and 1 decode,
+step the token, slot the router's rank. A prefill has its last layer for the
+final token alone, where the engine wanted no other logits.
+"""
 
 from __future__ import annotations
 

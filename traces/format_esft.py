@@ -1,4 +1,11 @@
-"""ESFT's routing logs: a text file per layer, a line per sequence: ids, an empty field, weights, all tab-separated."""
+"""ESFT's routing logs: a text file per layer, a line per sequence.
+
+The number that ends a file's name is its layer; the files of all layers are
+imported together. A line holds k ids for each token of a sequence, an empty
+field, then as many weights, by which ids are ranked, all tab-separated. A
+sequence is a request, each token a step of decode. Give --n-experts, which is
+not recorded, and --top-k where the ids leave it open.
+"""
 
 from __future__ import annotations
 

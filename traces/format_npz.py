@@ -1,8 +1,39 @@
-"""NumPy archives: `experts [tokens, layers, k]` and its companions, and vLLM's `routed_experts`."""
+"""NumPy archives of `numpy.savez`: ids of the chosen experts, the rest optional.
+
+T rows (a token each, in order), L layers, k experts per token and layer, R
+requests. Only `experts` must be there:
+
+  experts        [T, L, k]  whole   expert ids from 0, best first; a layer that is
+                                    all zero is taken as dense and left out
+  n_experts      []         whole   experts per layer; without it the largest id
+                                    + 1 is taken, with a warning
+  row_bytes      [] or [L]  whole   bytes of one expert; without it VRAM and bytes
+                                    moved are unknown
+  predicted      [T, L, P]  whole   ids predicted for this layer one layer before,
+                                    best first; 255 (uint8), 65535 (uint16) or a
+                                    negative number for none
+  weights        [T, L, k]  floats  router weights, by which ids are then ranked
+  offsets        [R + 1]    whole   row where each request starts, and T at the
+                                    end; without it there is one request
+  labels         [R]        text    names of the requests
+  prefill_rows   [R]        whole   so many first rows of a request were one
+                                    prefill step; without it each row is a step
+                                    of decode
+  first_position [R]        whole   position of a request's first row, else 0
+  token_ids      [T]        whole   ids of the tokens
+  layer_ids      [L]        whole   the model's own numbers of these layers
+
+vLLM's file of one request, `routed_experts [T, L, k]`, is read the same way.
+Several files are one capture, a request each. Nothing is unpickled.
+"""
 
 from __future__ import annotations
 
+import lzma
 import math
+import struct
+import sys
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -38,6 +69,14 @@ MEMBERS = {  # name -> (dimensions, kinds of dtype)
 PER_TOKEN = ("predicted", "weights", "token_ids")
 PER_REQUEST = ("labels", "prefill_rows", "first_position")
 DEFLATE = 1032  # bytes that one byte of a deflate stream can become, at most
+# What zipfile and its decompressors raise about damage, and NumPy about a header: it parses Python with Python.
+ZIP_ERRORS = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError,
+    OverflowError, MemoryError,
+)  # fmt: skip
+HEADER_ERRORS = (
+    ValueError, KeyError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
+)  # fmt: skip
 
 
 def sniff(path: Path, head: bytes) -> bool:
@@ -120,11 +159,19 @@ def _requests(paths: Sequence[Path], parts: list[dict]) -> tuple[dict[str, np.nd
                 f"{lengths[-1][wrong[0]]} rows"
             )
         prompts = (prefill[-1] + first[-1]).tolist() if {"prefill_rows", "first_position"} & set(part) else [None] * n
-        labels = (
-            part["labels"].astype(str).tolist() if "labels" in part else [path.stem if len(parts) > 1 else None] * n
-        )
+        labels = _labels(path, part["labels"]) if "labels" in part else [path.stem if len(parts) > 1 else None] * n
         requests += [{"id": len(requests) + i, "label": labels[i], "prompt_tokens": prompts[i]} for i in range(n)]
     return request_columns(*(np.concatenate(part) for part in (lengths, prefill, first))), requests
+
+
+def _labels(path: Path, labels: np.ndarray) -> list[str]:
+    """Text of either kind of NumPy string; bytes are UTF-8."""
+    if labels.dtype.kind == "U" and (codes := labels.view(labels.dtype.str[0] + "u4")).max(initial=0) > sys.maxunicode:
+        raise BadTrace(f"{path}: labels are not text (there is no character {codes.max():#x})")
+    try:
+        return (np.char.decode(labels, "utf-8") if labels.dtype.kind == "S" else labels).tolist()
+    except ValueError as error:
+        raise BadTrace(f"{path}: labels are not text ({short(str(error))})") from None
 
 
 def _largest(experts: np.ndarray) -> int:
@@ -164,8 +211,10 @@ def _members(path: Path) -> dict[str, np.ndarray]:
             with zipfile.ZipFile(file) as archive:
                 found = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
                 part = {key: _array(path, archive, found[key], key) for key in MEMBERS if key in found}
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, RuntimeError) as error:
-            raise BadTrace(f"{path}: damaged or truncated npz ({error})") from None
+        except BadTrace:
+            raise
+        except ZIP_ERRORS as error:
+            raise BadTrace(f"{path}: damaged or truncated npz ({short(str(error))})") from None
     if "routed_experts" in part and "experts" not in part:
         part["experts"] = part.pop("routed_experts")
     if "experts" not in part:
@@ -186,7 +235,9 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str
             version = np.lib.format.read_magic(file)
             reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
             shape, fortran, dtype = reader(file)
-        except (ValueError, KeyError) as error:
+            if any(type(n) is not int for n in shape):
+                raise TypeError(f"its shape is {shape}")
+        except HEADER_ERRORS as error:
             raise BadTrace(f"{path}: member {key} is not a NumPy array ({short(str(error))})") from None
         if dtype.hasobject:
             raise BadTrace(

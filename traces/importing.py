@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from .errors import TraceWarning
+from .errors import TraceWarning, warn_caller
 
 
 def warn(where: str, text: str) -> None:
-    warnings.warn(f"{where}: {text}", TraceWarning, stacklevel=3)
+    warn_caller(f"{where}: {text}", TraceWarning)
 
 
 def short(value: Any) -> str:

@@ -70,14 +70,14 @@ def build(
 ) -> Trace:
     """See `Trace.from_arrays`. `where` is what messages call the trace, `group_rows` splits it into blocks."""
     where = where or name
-    ids = np.asarray(experts)
+    ids = _array(where, "experts", experts)
     if ids.ndim != 3 or ids.dtype.kind not in "iu":
         raise BadTrace(f"{where}: experts must be whole numbers [tokens, layers, k], not {ids.dtype} {list(ids.shape)}")
     n, n_layers, top_k = ids.shape
     if not n:
         raise BadTrace(f"{where}: no tokens; a trace needs at least one row")
     ahead = {} if predicted is None else predicted if isinstance(predicted, Mapping) else {1: predicted}
-    ahead = {h: _predicted(np.asarray(a), h, ids.shape, where) for h, a in ahead.items()}
+    ahead = {h: _predicted(_array(where, "predicted", a), h, ids.shape, where) for h, a in ahead.items()}
     if ahead:
         h = min(ahead)
         record["predictor"] = {
@@ -92,7 +92,7 @@ def build(
     for layer in range(n_layers):
         check_ids(arrays["experts"][layer], meta.n_experts, where, layer)
     if weights is not None:
-        arrays["weights"] = _weights(np.asarray(weights), arrays["experts"], where)
+        arrays["weights"] = _weights(_array(where, "weights", weights), arrays["experts"], where)
     for h, given in ahead.items():
         arrays[f"predicted.h{h}"] = out = _ids(given, meta.n_experts, where, "predicted", strict=False)
         out[:h] = absent(out.dtype)
@@ -110,6 +110,13 @@ def of_layers(
 ) -> Trace:
     """A trace from arrays that are checked already: `columns` typed as stored, `arrays` laid out [layer, row, ...]."""
     return Trace(Memory(where or name, columns, arrays, groups(columns["step"], group_rows)), meta, name)
+
+
+def _array(where: str, name: str, values: Any) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise BadTrace(f"{where}: {name} is no array ({error}); rows have equal lengths") from None
 
 
 def groups(step: np.ndarray, group_rows: int | None) -> np.ndarray:
@@ -138,7 +145,7 @@ def _rows(
     for name, value in given.items():
         if value is None:
             continue
-        value = np.asarray(value)
+        value = _array(where, name, value)
         if value.shape != (n,) or value.dtype.kind not in "iub":
             raise BadTrace(
                 f"{where}: {name} must be {n} whole numbers, one per token, not {value.dtype} {list(value.shape)}"
@@ -195,9 +202,9 @@ def _ids(ids: np.ndarray, n_experts: int, where: str, what: str, *, strict: bool
 
 def _predicted(ahead: np.ndarray, horizon: int, shape: tuple[int, ...], where: str) -> np.ndarray:
     n, layers, _ = shape
-    if not 1 <= horizon < layers:
+    if not isinstance(horizon, int) or not 1 <= horizon < layers:
         raise BadTrace(
-            f"{where}: predictions at horizon {horizon} of a trace with {layers} layers; it must lie in 1 to "
+            f"{where}: predictions at horizon {horizon!r} of a trace with {layers} layers; it must lie in 1 to "
             f"{layers - 1}"
         )
     if ahead.ndim != 3 or ahead.shape[:2] != (n, layers) or not ahead.shape[2] or ahead.dtype.kind not in "iu":

@@ -11,6 +11,7 @@ from typing import Any
 from .errors import BadTrace
 
 FORMAT, VERSION = "slotwise.trace", 1
+MAX_LAYERS = 100_000
 MAX_EXPERTS = 65_535  # 65535 itself marks "absent" in uint16
 
 
@@ -54,7 +55,7 @@ class Meta(Mapping):
 
     def to_json(self) -> str:
         """The JSON object that a file carries; the same record always gives the same text."""
-        return json.dumps(dict(self), default=dict)
+        return json.dumps(dict(self), default=dict, allow_nan=False)
 
     def with_sha256(self, sha256: str) -> Meta:
         return replace(self, sha256=sha256)
@@ -65,9 +66,9 @@ _NAMES = tuple(f.name for f in fields(Meta))
 
 def checked(meta: Meta, where: str) -> Meta:
     """`meta` with its tuples filled in, or BadTrace naming the field, its value and the rule."""
-    _whole(where, "n_layers", meta.n_layers, 1, 100_000)
-    _whole(where, "n_experts", meta.n_experts, 1, MAX_EXPERTS)
-    _whole(where, "top_k", meta.top_k, 1, meta.n_experts)
+    check_whole(where, "n_layers", meta.n_layers, 1, MAX_LAYERS)
+    check_whole(where, "n_experts", meta.n_experts, 1, MAX_EXPERTS)
+    check_whole(where, "top_k", meta.top_k, 1, meta.n_experts)
     layers = _wholes(where, "model_layers", meta.model_layers, 0) or tuple(range(meta.n_layers))
     if len(layers) != meta.n_layers or any(a >= b for a, b in pairwise(layers)):
         raise BadTrace(
@@ -90,13 +91,17 @@ def checked(meta: Meta, where: str) -> Meta:
     for r in _sequence(where, "requests", meta.requests):
         if not isinstance(r, Mapping) or not isinstance(r.get("id"), int):
             raise BadTrace(f"{where}: requests must be objects {{id, label, prompt_tokens}}, not {_short(r)}")
+    try:
+        json.dumps([meta.predictor, list(meta.requests)], default=dict, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BadTrace(f"{where}: predictor and requests must be JSON, without NaN and Infinity ({error})") from None
     return replace(meta, model_layers=layers, row_bytes=rows, requests=tuple(meta.requests))
 
 
 def parse(text: bytes, where: str) -> Meta:
     """The record from a file's metadata. Unknown keys are ignored, so that later versions may add some."""
     try:
-        record = json.loads(text)
+        record = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadTrace(f"{where}: the metadata record is not JSON ({error})") from None
     if not isinstance(record, dict) or record.get("format") != FORMAT:
@@ -112,6 +117,10 @@ def parse(text: bytes, where: str) -> Meta:
     return checked(Meta(**known), where)
 
 
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is no JSON number")
+
+
 def _sequence(where: str, name: str, value: Any) -> tuple:
     if not isinstance(value, list | tuple):
         raise BadTrace(f"{where}: {name} must be a list, not {_short(value)}")
@@ -119,10 +128,11 @@ def _sequence(where: str, name: str, value: Any) -> tuple:
 
 
 def _wholes(where: str, name: str, value: Any, low: int) -> tuple[int, ...]:
-    return tuple(_whole(where, name, v, low, 2**62) for v in _sequence(where, name, value))
+    return tuple(check_whole(where, name, v, low, 2**62) for v in _sequence(where, name, value))
 
 
-def _whole(where: str, name: str, value: Any, low: int, high: int) -> int:
+def check_whole(where: str, name: str, value: Any, low: int, high: int) -> int:
+    """`value` as an int, or BadTrace unless it is a whole number from low to high."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or not low <= value <= high:
         raise BadTrace(f"{where}: {name}={_short(value)}, but it must be a whole number from {low} to {high}")
     return int(value)

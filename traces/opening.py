@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import BadTrace, TraceWarning
+from .errors import BadTrace, TraceWarning, warn_caller
+from .files import check_source
 from .trace import Trace
 
 SAMPLE = Path(__file__).with_name("sample.parquet")
@@ -37,6 +38,8 @@ def open_trace(
     hints = {name: value for name, value in hints.items() if value is not None}
     if len(paths) == 1 and str(paths[0]) == "sample" and format is None:
         paths = [SAMPLE]
+    for each in paths:
+        check_source(each)
     head = _head(paths[0])
     name = format or _sniff(paths[0], head)
     if name == "slotwise":
@@ -58,18 +61,19 @@ def open_trace(
     from .suspects import suspects
 
     for text in suspects(trace):
-        warnings.warn(f"{paths[0]}: {text}", TraceWarning, stacklevel=2)
+        warn_caller(f"{paths[0]}: {text}", TraceWarning)
     return trace
 
 
 def list_formats() -> list[dict[str, str]]:
-    """The formats that can be read, one row each: name, description, source."""
-    ours = {
-        "name": "slotwise",
-        "description": "Parquet, one row per token, layers as columns (written by every command)",
-        "source": "slotwise.trace version 1",
-    }
-    return [ours] + [{"name": name, "description": m.description, "source": m.source} for name, m in _modules().items()]
+    """The formats that can be read, one row each: name, description, source, and the layout in detail."""
+    from . import parquet
+
+    modules = {"slotwise": parquet, **_modules()}
+    return [
+        {"name": name, "description": m.description, "source": m.source, "layout": inspect.cleandoc(m.__doc__ or "")}
+        for name, m in modules.items()
+    ]
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -80,7 +84,7 @@ def _modules() -> dict[str, ModuleType]:
 
 
 def _head(path: Path) -> bytes:
-    if not path.exists() and difflib.get_close_matches(str(path), ["sample"], 1, 0.7):
+    if not path.exists() and str(path) != "sample" and difflib.get_close_matches(str(path), ["sample"], 1, 0.7):
         raise FileNotFoundError(f"no trace file {str(path)!r}. Did you mean 'sample', the trace that is shipped?")
     with path.open("rb") as file:
         head = file.read(4096)

@@ -1,12 +1,34 @@
-"""Our own file: Parquet, `slotwise.trace` version 1. Layers are columns, row groups hold whole steps."""
+"""our own file, Parquet: layers are columns, row groups hold whole steps.
+
+`slotwise trace import` writes it. A row is a token, in the order of the steps:
+
+  request        int32   which request the token belongs to, from 0
+  step           int64   forward pass that the token was part of; never falls
+  position       int32   place of the token in its request
+  phase          uint8   0 prefill, 1 decode
+  token_id       int32   optional
+  experts.NNN    bytes   MoE layer NNN (000, 001, ...): k expert ids, best first,
+                         uint8 up to 255 experts, else uint16, little endian; all
+                         ones where the layer did not see the token
+  weights.NNN    bytes   optional: k router weights, float16
+  predicted.NNN  bytes   optional: ids predicted for layer NNN one layer before,
+                         best first, all ones for none; predicted.NNN.h2 were
+                         predicted two layers before
+
+The file's metadata has a JSON record `slotwise.trace`: format, version, model,
+n_layers, model_layers (the model's own layer numbers), n_experts, top_k,
+row_bytes (of one expert, by layer), router, predictor, requests (id, label,
+prompt_tokens), captured_by, captured_at, source, licence, SHA-256 of the ids.
+"""
 
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +43,11 @@ if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
+description = "Parquet, one row per token, layers as columns (written by every command)"
+source = "slotwise.trace version 1"
+
 KEY = FORMAT.encode()
-BATCH = 4  # columns decoded at once; 48 were no faster and keep a second copy of the block in memory
+READERS = 2  # threads that decode, a column at a time; more columns at once keep a second copy of a block in memory
 EXPANSION = 2**15  # no zstd, gzip, lz4 or snappy stream grows by more
 
 
@@ -59,12 +84,15 @@ class ParquetStore:
     """Reads columns of row groups into arrays, and checks what it reads."""
 
     def __init__(self, where: str, file: pyarrow.parquet.ParquetFile, meta: Meta) -> None:
-        self.where, self._file, self._meta = where, file, meta
+        self.where, self._meta = where, meta
         self.dtype = id_dtype(meta.n_experts)
         self.widths, self.has_weights, self.has_token_id = _check_columns(where, file.schema_arrow, meta)
         self.groups = _check_sizes(where, file, meta.top_k * self.dtype.itemsize)
         self.n_rows = int(self.groups[-1])
-        self._lock = threading.Lock()
+        self._readers: SimpleQueue[pyarrow.parquet.ParquetFile] = SimpleQueue()  # one serves one thread at a time
+        self._readers.put(file)
+        for _ in range(READERS - 1):
+            self._readers.put(type(file)(where, metadata=file.metadata))
         self._weights_known_good: set[int] = set()
 
     def rows(self, start: int, stop: int, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -79,46 +107,57 @@ class ParquetStore:
 
     def read(self, kind: str, layers: range, start: int, stop: int) -> np.ndarray:
         horizon = int(kind[11:]) if kind.startswith("predicted") else 0
-        out = None
-        for layer, row, piece in self._pieces(kind, range(max(layers.start, horizon), layers.stop), start, stop):
-            if out is None:  # only now: a column that could be decoded proves the number of rows promised
-                out = np.empty((len(layers), stop - start, piece.shape[1]), piece.dtype)
-                if horizon > layers.start:
-                    out[: horizon - layers.start] = absent(self.dtype)
-            out[layer - layers.start, row - start : row - start + len(piece)] = piece
-        if out is None:  # layers that no prediction can be made for
+        there = range(max(layers.start, horizon), layers.stop)
+        if not there:  # no prediction can be made for these layers
             return np.full((len(layers), stop - start, self.widths[horizon]), absent(self.dtype), self.dtype)
+        first = self._piece(kind, there[0], start, stop)  # a column that could be decoded proves the rows promised
+        out = np.empty((len(layers), *first.shape), first.dtype)
+        if there.start > layers.start:
+            out[: there.start - layers.start] = absent(self.dtype)
+        out[there.start - layers.start] = first
+
+        def fill(layer: int) -> None:
+            self._piece(kind, layer, start, stop, out[layer - layers.start])
+
+        self._each(fill, there[1:])
         if kind == "experts" and self.has_weights:
             self._check_weights(layers, start, stop)
         return out
+
+    def _each(self, do: Callable[[int], object], layers: range) -> None:
+        """Calls `do` for every layer, in threads; of several errors, that of the lowest layer."""
+        with ThreadPoolExecutor(READERS) as threads:
+            for _ in threads.map(do, layers):
+                pass
 
     def _check_weights(self, layers: range, start: int, stop: int) -> None:
         """Weights are checked with the ids they belong to, once, even if nobody reads them: a bad file is refused."""
         groups = {group for group, _, _ in self._overlaps(start, stop)} - self._weights_known_good
         for group in sorted(groups):
-            for _ in self._pieces("weights", layers, int(self.groups[group]), int(self.groups[group + 1])):
-                pass
+            begin, end = int(self.groups[group]), int(self.groups[group + 1])
+            self._each(lambda layer, a=begin, b=end: self._piece("weights", layer, a, b), layers)
         if len(layers) == self._meta.n_layers:
             self._weights_known_good |= groups
 
-    def _pieces(self, kind: str, layers: range, start: int, stop: int) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(layer, first row, rows `[n, width]`), checked: group by group, and in a group layer by layer.
-
-        The rows lie in Arrow's memory."""
+    def _piece(self, kind: str, layer: int, start: int, stop: int, out: np.ndarray | None = None) -> np.ndarray:
+        """Rows start to stop of one layer, `[n, width]`, checked; in `out` if there is one."""
         dtype = np.dtype(np.float16) if kind == "weights" else self.dtype
+        column = column_name(kind, layer, self._meta.n_layers)
+        pieces = []
         for group, a, b in self._overlaps(start, stop):
             row = int(self.groups[group]) + a
-            for at in range(layers.start, layers.stop, BATCH):
-                batch = range(at, min(at + BATCH, layers.stop))
-                columns = {layer: column_name(kind, layer, self._meta.n_layers) for layer in batch}
-                table = self._table(group, list(columns.values()))
-                for layer, column in columns.items():
-                    piece = self._binary(table.column(column), column, dtype)[a:b]
-                    if kind == "experts":
-                        check_ids(piece, self._meta.n_experts, self.where, layer, row)
-                    elif kind == "weights":
-                        check_weights(piece, self.where, layer, row)
-                    yield layer, row, piece
+            piece = self._binary(self._table(group, [column]).column(0), column, dtype)[a:b]
+            if kind == "experts":
+                check_ids(piece, self._meta.n_experts, self.where, layer, row)
+            elif kind == "weights":
+                check_weights(piece, self.where, layer, row)
+            if out is None:
+                pieces.append(piece)
+            else:
+                out[row - start : row - start + len(piece)] = piece
+        if out is not None:
+            return out
+        return np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
 
     def _overlaps(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """(row group, first and last row inside it) of the rows start to stop."""
@@ -129,8 +168,12 @@ class ParquetStore:
             group += 1
 
     def _table(self, group: int, columns: list[str]) -> pyarrow.Table:
-        with self._lock, _decoding(self.where):
-            table = self._file.read_row_group(group, columns=columns, use_threads=False)
+        reader = self._readers.get()
+        try:
+            with _decoding(self.where):
+                table = reader.read_row_group(group, columns=columns, use_threads=False)
+        finally:
+            self._readers.put(reader)
         n = int(self.groups[group + 1] - self.groups[group])
         if table.num_rows != n:
             raise BadTrace(f"{self.where}: row group {group} holds {table.num_rows} rows, but its header says {n}")

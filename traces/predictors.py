@@ -76,11 +76,11 @@ def make_predictor(
 
 
 def list_predictors() -> list[dict[str, Any]]:
-    """What is installed, one row each: name, doc, source, parameters."""
+    """What is installed, one row each: name, description, source, parameters."""
     return [
         {
             "name": name,
-            "doc": (inspect.getdoc(c) or "").split("\n")[0],
+            "description": (inspect.getdoc(c) or "").split("\n")[0],
             "source": c.source,
             "parameters": _parameters(c),
         }

@@ -59,5 +59,5 @@ def write_profile(traces: Sequence[Trace], path: str | Path, phase: str = "decod
     """`profile` into a JSON file, written beside and renamed."""
     record = profile(traces, phase)
     with beside(Path(path)) as temporary:
-        temporary.write_text(json.dumps(record) + "\n")
+        temporary.write_text(json.dumps(record, allow_nan=False) + "\n")
     return record

@@ -9,6 +9,7 @@ import numpy as np
 
 from .check import absent
 from .errors import BadTrace
+from .meta import check_whole
 from .suspects import suspects
 from .trace import Trace
 
@@ -24,6 +25,7 @@ def describe(trace: Trace, seed: int = 0) -> dict[str, Any]:
     predictions, precision@W the share of those predictions that are right.
     """
     layers, first_seen, whole = [], [], sha256()
+    check_whole("describe", "seed", seed, 0, 2**64 - 1)
     pairs = _pairs(trace, seed)
     for layer in range(trace.n_layers):
         ids = trace.layer(layer)

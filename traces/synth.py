@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from .check import absent, id_dtype
 from .errors import BadTrace
 from .memory import of_layers
-from .meta import Meta, checked
+from .meta import MAX_EXPERTS, MAX_LAYERS, Meta, check_whole, checked
 from .trace import Trace
 
 
@@ -42,29 +43,37 @@ def synthesise(
     `recall`. The tokens are divided evenly among `requests`, each of which starts with one prefill step of
     `prompt_tokens` rows. `row_bytes` is the size of one expert.
     """
-    given = {
+    whole = {
         "n_tokens": (n_tokens, 1, 2**31 - 1),
+        "n_layers": (n_layers, 1, MAX_LAYERS),
+        "n_experts": (n_experts, 1, MAX_EXPERTS),
+        "top_k": (top_k, 1, n_experts),
         "topics": (topics, 1, 4096),
         "topic_tokens": (topic_tokens, 1, 2**40),
         "width": (width, 0, n_experts),
         "requests": (requests, 1, n_tokens),
         "seed": (seed, 0, 2**64 - 1),
-        "prompt_tokens": (prompt_tokens, 0, n_tokens // max(requests, 1)),
-        "skew": (skew, 0, 20),
-        **{
-            key: (value, 0, 1)
-            for key, value in (
-                ("reuse", reuse),
-                ("correlation", correlation),
-                ("drift", drift),
-                ("recall", recall),
-                ("reuse + correlation", reuse + correlation),
-            )
-        },
     }
-    for key, (value, low, high) in given.items():
-        if not low <= value <= high:
-            raise BadTrace(f"synth: {key}={value}; it must lie in {low} to {high}")
+    for key, (value, low, high) in whole.items():
+        check_whole("synth", key, value, low, high)
+    check_whole("synth", "prompt_tokens", prompt_tokens, 0, n_tokens // requests)
+    shares = {"reuse": reuse, "correlation": correlation, "drift": drift, "recall": recall}
+    for key, value in ({"skew": skew} | shares).items():
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 <= value <= (1 if key in shares else 20)
+        ):
+            raise BadTrace(f"synth: {key}={value!r}; it must lie in 0 to {1 if key in shares else 20}")
+    if reuse + correlation > 1:
+        raise BadTrace(f"synth: reuse + correlation={reuse + correlation}; it must lie in 0 to 1")
+    size = n_tokens * (50 + n_layers * (top_k + width) * 2) + (topics + 1) * n_layers * n_experts * 4 + 500 * requests
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > there:
+        raise BadTrace(
+            f"synth: {n_tokens} tokens of {n_layers} layers x {n_experts} experts, {topics} topics, take "
+            f"{size / 2**30:,.1f} GiB of memory, but this machine has {there / 2**30:,.1f}; ask for fewer"
+        )
     lengths = np.diff(np.arange(requests + 1) * n_tokens // requests)
     within = np.arange(n_tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     columns = {

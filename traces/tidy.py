@@ -19,20 +19,21 @@ def to_polars(trace: Trace) -> polars.DataFrame:
     """See `Trace.to_polars`. Absent layers have no lines; `token` is the row, `step` the index of the step."""
     import polars as pl
 
-    return pl.concat([_lines(block) for block in trace.blocks(weights=trace.has_weights)])
+    return pl.concat([_lines(trace, block) for block in trace.blocks(weights=trace.has_weights)])
 
 
-def _lines(block: Block) -> polars.DataFrame:
+def _lines(trace: Trace, block: Block) -> polars.DataFrame:
     import polars as pl
 
     layers, n, k = block.experts.shape
     each = layers * k
+    rows = trace.store.rows(block.first_row, block.first_row + n, ("request", "position", "phase"))
     per_token = {
         "token": np.arange(block.first_row, block.first_row + n),
-        "request": block.row_request,
+        "request": rows["request"],
         "step": np.repeat(np.arange(block.n_steps) + block.first_step, np.diff(block.starts)),
-        "position": block.position,
-        "phase": block.row_phase,
+        "position": rows["position"],
+        "phase": rows["phase"],
     }
     lines = {name: np.repeat(column, each) for name, column in per_token.items()}
     lines["layer"] = np.tile(np.repeat(np.arange(layers, dtype=np.uint16), k), n)

@@ -157,28 +157,29 @@ class Trace:
     def _block(
         self, start: int, stop: int, first: int, left: int | None, predicted: str | None, weights: bool
     ) -> Block:
-        names = ("request", "step", "position", "phase") + (("token_id",) if self.store.has_token_id else ())
-        rows = self.store.rows(start, stop, names)
-        starts = np.concatenate(([0], step_changes(rows["step"]), [stop - start])).astype(np.int64)
+        starts, request, phase = self._steps(start, stop)
         if left is not None and left < len(starts) - 1:
-            starts = starts[: left + 1]
+            starts, request, phase = starts[: left + 1], request[:left], phase[:left]
             stop = start + int(starts[-1])
-            rows = {name: column[: stop - start] for name, column in rows.items()}
-        low, high = (f.reduceat(rows["request"], starts[:-1]) for f in (np.minimum, np.maximum))
         return Block(
             first_step=first,
             first_row=start,
             starts=starts,
-            request=np.where(low == high, low, -1).astype(np.int32),
-            phase=np.minimum.reduceat(rows["phase"], starts[:-1]),
+            request=request,
+            phase=phase,
             experts=self.read("experts", start, stop),
             predicted=self.read(predicted, start, stop) if predicted else None,
             weights=self.read("weights", start, stop) if weights else None,
-            row_request=rows["request"],
-            row_phase=rows["phase"],
-            position=rows["position"],
-            token_id=rows.get("token_id"),
         )
+
+    def _steps(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(starts, request, phase) of a block, all of its rows' columns checked."""
+        names = ("request", "step", "position", "phase") + (("token_id",) if self.store.has_token_id else ())
+        rows = self.store.rows(start, stop, names)
+        starts = np.concatenate(([0], step_changes(rows["step"]), [stop - start])).astype(np.int64, copy=False)
+        low, high = (f.reduceat(rows["request"], starts[:-1]) for f in (np.minimum, np.maximum))
+        request = np.where(low == high, low, np.int32(-1))
+        return starts, request, np.minimum.reduceat(rows["phase"], starts[:-1])
 
     def layer(self, layer: int) -> np.ndarray:
         """The ids of one MoE layer, `[n_tokens, top_k]`; no other layer is read."""

@@ -68,7 +68,9 @@ class Executor:
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
         self._wide = pool.scope == "global"
-        self._copying: dict[tuple[int, int], Any] = {}  # (pool, slot) -> ticket of the copy into it, until it has landed
+        self._copying: dict[
+            tuple[int, int], Any
+        ] = {}  # (pool, slot) -> ticket of the copy into it, until it has landed
         self._read: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that last read it
         self._number = 0
         self.diverted = self.n_copies = self.n_batches = self.bytes_copied = 0
@@ -119,7 +121,9 @@ class Executor:
             if copying is not None:
                 after.append(copying)
             hot.append((expert, self.slots.address(pool, slot)))
-        n_fetched = {"cpu": 0, "fetch": len(work.misses), "split": round(self.split_share * len(work.misses))}[self.miss]
+        n_fetched = {"cpu": 0, "fetch": len(work.misses), "split": round(self.split_share * len(work.misses))}[
+            self.miss
+        ]
         cold += [expert for expert, _ in work.misses[n_fetched:]]
         job = None
         if cold and self.overlap:
@@ -141,7 +145,12 @@ class Executor:
         work = pairs.take(experts, [addresses[expert] for expert in experts])
         x, out = self.backend.inputs(tick)
         return self.chain.submit(
-            self._layers[layer], work.rows, work.offsets, work.tokens, x, out[work.first : work.first + len(work.tokens)]
+            self._layers[layer],
+            work.rows,
+            work.offsets,
+            work.tokens,
+            x,
+            out[work.first : work.first + len(work.tokens)],
         )
 
     def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:

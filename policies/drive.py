@@ -8,11 +8,11 @@ from numba import njit
 
 from .kernel_demand import demand
 from .kernel_loads import look_ahead
-from .kernel_slots import inlined, internal, moment, remove, shifted
+from .kernel_slots import inlined, internal, layer_of, moment, remove, shifted
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
 from .pointers import address_of, as_int64, as_uint8, data_of
-from .policy import LOOK, RECORD
+from .policy import FULL, LOOK, RECORD
 from .views import live_counters, open_pool
 
 # --- generated modules begin here ---
@@ -92,17 +92,54 @@ def write_log(p, now, layer, log, written):
 LAST_HASHED = V.drop
 
 
+@internal
+def drop_doubtful(p, n, key, at):
+    """A load that may have failed half-way: its slot is free again, whatever left for it stays away."""
+    layer = layer_of(p, at, key)
+    n[layer * C.n + C.invalidated] += 1
+    if p.unused[key]:
+        p.unused[key] = 0
+        n[layer * C.n + C.wasted] += 1
+    remove(p, key, layer)
+    p.head[P.scored] = 0
+
+
+@internal
+def arm(p, failures, f, now, layer, ahead):
+    """The failure recorded for this phase, searched from `f` on, or NONE; copies that it refuses are refused."""
+    while f < failures.shape[0] and failures[f, 0] <= now:
+        if failures[f, 0] == now and failures[f, 1] == layer and failures[f, 2] == ahead:
+            if not failures[f, 4]:
+                p.head[P.refused_from] = failures[f, 3]
+            return f
+        f += 1
+    return NONE
+
+
+@internal
+def disarm(p, n, failures, f, at):
+    """The end of a phase with a failure: doubtful loads go, if they are still there."""
+    p.head[P.refused_from] = FOREVER
+    started = 0
+    for i in range(p.head[P.n_records]):
+        if p.verb[i] == V.load_demand or p.verb[i] == V.load_speculative:
+            if failures[f, 4] and started >= failures[f, 3] and p.slot[p.key[i]] == p.place[i]:
+                drop_doubtful(p, n, p.key[i], at)
+            started += 1
+
+
 @njit(nogil=True, cache=True)
 def replay_block(
     address, pool, first_step, rows, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks,
-    future, counts, bits, log
+    future, counts, bits, log, failures
 ):  # fmt: skip
     """Replays the steps of one block against one pool: a layer's own, or the global one with all layers in turn.
 
     `experts` [layers, rows, top_k], `predicted` [layers, rows, recorded] or empty, `future` like experts or empty,
     `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the
     step before the block), `resets` [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log`
-    [n, 4] or empty. Returns the number of log rows written.
+    [n, 4] or empty, `failures` [n, 5] or empty: (step, layer, 1 if look-ahead, first load, 1 if doubtful) of this pool
+    in the order of its phases. Returns the number of log rows written.
     """
     p = open_pool(address, pool)
     shared = p.shared
@@ -116,12 +153,16 @@ def replay_block(
     shared[H.has_future] = future.size
     shared[H.has_bits] = bits.size
     logs = RECORD and log.size > 0
-    p.head[P.recording] = 1 if logs else 0
+    fails = FULL and failures.size > 0
+    next_failure = 0
+    p.head[P.recording] = 1 if logs or fails else 0
     written = 0
     for i in range(starts.size - 1):
         now = first_step + i
         lo, hi = starts[i], starts[i + 1]
         n = cell_of(counts, cells[i + 1])
+        while fails and next_failure < failures.shape[0] and failures[next_failure, 0] < now:
+            next_failure += 1
         if resets[i]:
             clear(p, cell_of(counts, cells[i]), moment(p, now, first_layer, 0))
         looks = LOOK and width > 0 and hi - lo <= shared[H.batch_gate]
@@ -129,18 +170,27 @@ def replay_block(
             if looks and not wide and layer >= horizon:
                 clock = clocks[i, layer - horizon] if clocks.size else 0
                 at = shifted(p, moment(p, now, layer - horizon, clock), layer)
+                f = arm(p, failures, next_failure, now, layer, 1) if fails else NONE
                 look_ahead(p, n, at, offers, (layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                if f != NONE:
+                    disarm(p, n, failures, f, at)
                 if logs:
                     written = write_log(p, now, layer, log, written)
             clock = clocks[i, layer] if clocks.size else 0
             at = moment(p, now, layer, clock)
             first = layer * rows * top_k
+            f = arm(p, failures, next_failure, now, layer, 0) if fails else NONE
             demand(p, n, at, ids, first + lo * top_k, first + hi * top_k, hi - lo, nexts, flags)
+            if f != NONE:
+                disarm(p, n, failures, f, at)
             if logs:
                 written = write_log(p, now, layer, log, written)
             if looks and wide and layer + horizon < n_layers:
                 at = shifted(p, at, layer + horizon)
+                f = arm(p, failures, next_failure, now, at.layer, 1) if fails else NONE
                 look_ahead(p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                if f != NONE:
+                    disarm(p, n, failures, f, at)
                 if logs:
                     written = write_log(p, now, layer, log, written)
     return written
@@ -210,6 +260,19 @@ def skip(address, counts, first, last):
         p.head[P.recording] = 0
         at = moment(p, p.shared[H.now], layer, p.shared[H.clock])
         demand(p, counts, at, as_uint8(address), 0, 0, 0, as_int64(address), as_uint8(address))
+
+
+@njit(cache=True)
+def invalidate(address, layer, key):
+    """Gives up the row of one key, in the pool of `layer`. Returns whether it had a slot."""
+    counts = live_counters(address)
+    p = open_pool(address, 0)
+    if p.shared[H.n_pools] > 1:
+        p = open_pool(address, layer)
+    if p.slot[key] == NONE:
+        return False
+    drop_doubtful(p, counts, key, moment(p, p.shared[H.now], layer, p.shared[H.clock]))
+    return True
 
 
 @njit(cache=True)

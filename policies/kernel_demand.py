@@ -194,6 +194,8 @@ def stream_demand(p, n, at, ids, lo, hi, future, bits):
 def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
     """One tick of demand: `ids[lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
     p.head[P.n_records] = 0
+    if FULL:
+        p.head[P.started] = 0
     if at.now >= p.head[P.due]:
         begin(p, n, at)
     if FULL and p.shared[H.stream] and n_tokens > p.shared[H.batch_gate]:

@@ -8,7 +8,9 @@ import numpy as np
 from .kernel_slots import (
     GUARDED,
     NO_VICTIM,
+    REFUSED,
     ROOM,
+    copies_refused,
     evict,
     hold,
     inlined,
@@ -154,13 +156,19 @@ def serve_miss(p, n, key, at, index):
     if warming(p) or (PLANS_TICKS and not p.kept[index]):
         verdict = NO_VICTIM
     elif FULL and shared[H.exceed]:
-        verdict = ROOM
+        verdict = REFUSED if copies_refused(p) else ROOM
     else:
         verdict = make_room(p, n, key, at, layer, False)
+    if verdict == REFUSED:
+        n[layer * C.n + C.failed] += 1
+        refuse(p, n, key, layer, C.failed_demand, V.failed, NONE)
+        return
     if verdict != ROOM:
         refuse(p, n, key, layer, C.bypassed, V.bypassed, NONE)
         return
     head[P.loads] += 1
+    if FULL:
+        head[P.started] += 1
     at_once = FULL and shared[H.sequential] != 0 and shared[H.lag_demand] == 0
     slot = put(p, key, at, layer, shared[H.lag_demand], at_once)
     n[layer * C.n + C.loads_demand] += 1
@@ -185,6 +193,8 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
     """Phase 5: predictions for `at.layer`, rank by rank, every token's best first; `lo`: the first of them."""
     head = p.head
     head[P.n_records] = 0
+    if FULL:
+        head[P.started] = 0
     if at.now >= head[P.due]:
         begin(p, n, at)
     tick = at.tick
@@ -232,11 +242,17 @@ def offer(p, n, key, at):
         verdict = make_room(p, n, key, at, layer, True)
         if verdict == ROOM:
             head[P.loads] += 1
+            if FULL:
+                head[P.started] += 1
             slot = put(p, key, at, layer, p.shared[H.lag_prefetch], False)
             p.unused[key] = 1
             n[layer * C.n + C.loads_speculative] += 1
             n[layer * C.n + C.fills] += 1
             record(p, V.load_speculative, key, slot)
+            return
+        if verdict == REFUSED:
+            n[layer * C.n + C.failed] += 1
+            refuse(p, n, key, layer, C.failed_prediction, V.failed, NONE)
             return
         if verdict == GUARDED:
             reason = C.dropped_guard

@@ -213,7 +213,13 @@ def protects(p, victim, prediction, at):
     return warm + margin + shared[H.guard_counts] * 256 > score(p, prediction, at.clock)
 
 
-ROOM, NO_VICTIM, GUARDED = 0, 1, 2
+ROOM, NO_VICTIM, GUARDED, REFUSED = 0, 1, 2, 3
+
+
+@inlined
+def copies_refused(p):
+    """Whether this phase of the tick has come to the load from which on its copies were refused: nothing moves then."""
+    return FULL and p.head[P.started] >= p.head[P.refused_from]
 
 
 @inlined
@@ -222,12 +228,14 @@ def make_room(p, n, key, at, layer, speculative):
     head = p.head
     if not FULL or p.shared[H.in_bytes] == 0:
         if head[P.occupied] < head[P.capacity]:
-            return ROOM
+            return REFUSED if copies_refused(p) else ROOM
         victim = pick(p, at)
         if victim == NONE:
             return NO_VICTIM
         if speculative and p.shared[H.guard] and protects(p, victim, key, at):
             return GUARDED
+        if copies_refused(p):
+            return REFUSED
         evict(p, n, victim, at, C.evicted_by_prefetch if speculative else C.evicted_by_demand)
         return ROOM
     need = head[P.used] + p.row_bytes[layer] - head[P.capacity]
@@ -247,6 +255,8 @@ def make_room(p, n, key, at, layer, speculative):
         for i in range(count):
             if protects(p, p.gathered[i], key, at):
                 verdict = GUARDED
+    if verdict == ROOM and copies_refused(p):
+        verdict = REFUSED
     for i in range(count):
         victim = p.gathered[i]
         p.busy[victim] = NEVER  # held only while we gathered; a sequential tick may load it again

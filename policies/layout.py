@@ -28,7 +28,8 @@ COUNTERS: Sequence[str] = (
 # What a record of a plan says. 0 to 4 enter the plan hash; the others are refusals that move nothing. Invalid
 # predictions are counted, not listed: a wide step may have thousands, and a plan has room for what a tick can decide.
 VERBS: Sequence[str] = (
-    "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant load_initial"
+    "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant load_initial "
+    "failed"
 ).split()
 
 # Words of the head that all pools share: sizes and options, fixed when the pool opens, and the clock of live calls.
@@ -44,7 +45,8 @@ SHARED: Sequence[str] = (
 # Words of one pool's own head.
 POOL: Sequence[str] = (
     "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used "
-    "n_gathered n_taken n_records recording n_initial scored"
+    "n_gathered n_taken n_records recording n_initial scored "
+    "refused_from started"
 ).split()
 
 # (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their

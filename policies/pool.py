@@ -153,7 +153,12 @@ class Pool:
             capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
             fitting = self._fitting(initial, capacity)
             pinned = [key for key in pinned if key in fitting]
-            ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
+            ages = {
+                "refused_from": FOREVER,
+                "due": NEVER,
+                "age_at": buffer.get("half_life"),
+                "gate_age_at": buffer.get("gate_window"),
+            }
             buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
             buffer.field(pool, "initial")[: len(initial)] = initial
             buffer.field(pool, "pinned")[pinned] = 1
@@ -239,6 +244,19 @@ class Pool:
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)
         return self._plans[layer]
+
+    def refuse(self, layer: int, first: int | None) -> None:
+        """From its load number `first` on, the next phase of this layer's pool cannot copy; None ends that.
+
+        A load that cannot be copied counts `failed_demand` or `failed_prediction`, and what would have left stays. For
+        pools opened `full`.
+        """
+        self.buffer.set_pool(0 if self._wide else layer, refused_from=FOREVER if first is None else first)
+
+    def invalidate(self, layer: int, expert: int) -> None:
+        """Gives up a row whose copy may have failed half-way: its slot is free, and it counts `invalidated`."""
+        if not self.kernel.invalidate(self._address, layer, layer * self.n_experts + expert if self._wide else expert):
+            raise BadPolicy(f"layer {layer}, expert {expert}: it has no slot that could be given up")
 
     def reset(self) -> None:
         """Empties every pool and forgets its history; what was resident counts as discarded."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -14,10 +15,13 @@ from slotwise.policies.bulk_lru import LruWindow
 from slotwise.policies.errors import not_compiled
 from slotwise.traces import Block
 
+from .failures import Failure, by_pool
+
 NO_IDS = np.zeros((0, 0, 0), np.uint8)
 NO_FUTURE = np.zeros((0, 0, 0), np.int64)
 NO_CLOCKS = np.zeros((0, 0), np.int64)
 _NO_LOG = np.zeros((0, 4), np.int32)
+_NO_FAILURES = np.zeros((0, 5), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,11 +47,21 @@ class Piece:
 class Lane:
     """Pools, how they are driven, and the hash of what they decide. `width` 0 drives them without look-ahead."""
 
-    def __init__(self, pool: Pool, *, width: int, horizon: int, hashed: bool = False, lists: bool = False):
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        width: int,
+        horizon: int,
+        hashed: bool = False,
+        lists: bool = False,
+        failures: Sequence[Failure] = (),
+    ):
         self.pool, self.width, self.horizon, self.hashed = pool, width, horizon, hashed
         self.lists = [LruWindow(pool.n_experts, slots) for slots in pool.slots] if lists else []
         if not lists:
             pool.open()
+        self._failures = by_pool(failures, pool.n_pools, pool.n_layers, horizon) if failures else None
         self._hashes = [hashlib.sha256() for _ in range(pool.n_pools)]
 
     def know(self, first_demand: np.ndarray) -> None:
@@ -85,6 +99,7 @@ class Lane:
             self.pool.buffer.address, pool, piece.first_step, piece.block.n_rows, piece.starts, piece.cells,
             piece.resets, piece.block.experts, ids, ids.shape[2], min(self.width, ids.shape[2]), self.horizon,
             piece.clocks, piece.future, counts, bits, log,
+            _NO_FAILURES if self._failures is None else self._failures[pool],
         )  # fmt: skip
         if self.hashed:
             self._hashes[pool].update(log[:written].astype("<i4", copy=False).tobytes())

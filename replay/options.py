@@ -11,6 +11,7 @@ from slotwise.policies import Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
 
 from .errors import BadOption
+from .failures import Failure
 from .sizes import Size, resolve
 
 CHOICES = {
@@ -23,7 +24,7 @@ CHOICES = {
     "phase": ("all", "decode", "prefill"),
 }
 
-UNRECORDED = ("vram", "pollution", "plan_hash", "window")  # the result shows them in its own columns
+UNRECORDED = ("vram", "pollution", "plan_hash", "window", "failures")  # the result shows them in its own columns
 MOST = 2**40  # ticks, steps, tokens: beyond every trace, and far from where 64 bits end
 MOST_BYTES = 2**50
 
@@ -57,6 +58,7 @@ class Options:
     window: int | None = None
     pollution: bool = False
     plan_hash: bool = False
+    failures: tuple[Failure, ...] = ()
 
     def __post_init__(self):
         for name, known in CHOICES.items():

@@ -68,9 +68,22 @@ class _Replayer:
         self.trace, self.source, self.options = trace, source, options
         self.size = options.size(trace)
         width, polluting = options.width, options.pollution
-        pool = options.pool(trace, self.size, record=options.plan_hash, look=width > 0, full=polluting)
+        pool = options.pool(
+            trace,
+            self.size,
+            record=options.plan_hash or bool(options.failures),
+            look=width > 0,
+            full=polluting or bool(options.failures),
+        )
         lists = self._plain_lru(pool)
-        self.lane = Lane(pool, width=width, horizon=options.horizon, hashed=options.plan_hash, lists=lists)
+        self.lane = Lane(
+            pool,
+            width=width,
+            horizon=options.horizon,
+            hashed=options.plan_hash,
+            lists=lists,
+            failures=options.failures,
+        )
         self.shadow = None
         if polluting:
             pool = options.pool(trace, self.size, width=0, record=False, look=False, full=True)

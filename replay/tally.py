@@ -10,7 +10,7 @@ EXTRA = ("bytes_loaded", "bytes_moved", "pollution")
 NAMES = (*COUNTERS, *EXTRA)
 STATE = ("residents", "in_flight")  # not events: reported whole whatever the phase
 _AT = {name: i for i, name in enumerate(NAMES)}
-MOVED = {"cpu": ("streamed",), "fetch": ("streamed", "gated", "bypassed", "throttled")}
+MOVED = {"cpu": ("streamed",), "fetch": ("streamed", "gated", "bypassed", "throttled", "failed_demand")}
 
 
 class Tally:

@@ -6,6 +6,8 @@ import random
 from hypothesis import strategies as st
 from oracle_case import Case
 
+from slotwise.replay.failures import Failure
+
 
 @st.composite
 def cases(draw, *, one_row=False, top_k=3, max_steps=14) -> Case:
@@ -138,11 +140,21 @@ def options(draw, shape, policy):
         out["prefill"] = rng.choice(["cached", "cached", "stream"])
         if name != "static":
             out["overflow"] = rng.choice(["bypass", "bypass", "exceed"])
+    if not bound and rng.random() < 0.3:
+        out["failures"] = failures_of(rng, shape, out.get("horizon", 1))
     out["batch_gate"] = rng.choice([1, 2, 3, 8])
     out["miss"] = rng.choice(["cpu", "fetch"])
     if -1 not in _requests(shape):
         out["reset"] = rng.choice(["persistent", "persistent", "request"])
     return out
+
+
+def failures_of(rng, shape, horizon):
+    """Copies that fail here and there, in either way."""
+    places = [(now, layer, "demand") for now in range(len(shape.starts) - 1) for layer in range(shape.n_layers)]
+    places += [(now, layer, "ahead") for now, layer, _ in places if layer >= horizon]
+    chosen = rng.sample(places, rng.randint(1, len(places)))
+    return tuple(Failure(*place, rng.choice([0, 0, 1, 2]), rng.choice(["refused", "doubtful"])) for place in chosen)
 
 
 def _requests(shape):

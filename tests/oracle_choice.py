@@ -12,7 +12,8 @@ class Chooser(Scribe):
 
     def __init__(self, steps, *, n_experts, policy, slots: list | int = 0, capacity_bytes=None, row_bytes=None,
                  scope="layer", contract="event", width=0, horizon=1, lag_demand=0, lag_prefetch=0, max_loads=None,
-                 overflow="bypass", reset="persistent", prefill="cached", batch_gate=8, miss="cpu"):  # fmt: skip
+                 overflow="bypass", reset="persistent", prefill="cached", batch_gate=8, miss="cpu",
+                 failures=()):  # fmt: skip
         n_layers = len(steps[0].experts)
         super().__init__(n_layers, n_experts, n_layers if scope == "layer" else 1, row_bytes, miss)
         self.steps = steps
@@ -23,9 +24,11 @@ class Chooser(Scribe):
         self.width, self.horizon, self.max_loads = width, horizon, max_loads
         self.lag_demand, self.lag_prefetch = lag_demand, lag_prefetch
         self.reset_each, self.stream_prefill, self.batch_gate = reset, prefill == "stream", batch_gate
+        self.failures = {failure[:3]: failure[3:] for failure in failures}  # (step, layer, phase): (load, kind)
         self.future = self.demands_to_come()
         self.born, self.history, self.pools = 0, rules.History(), []
         self.tick_number, self.moment, self.demand, self.loads = 0, (0, math.inf), set(), 0
+        self.failing, self.started = None, []
 
     def pool_number(self, layer):
         return layer if self.scope == "layer" else 0

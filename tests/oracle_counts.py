@@ -5,7 +5,7 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 
-HIT, LOAD, SPECULATE, EVICT, DROP, BYPASS, GATE, THROTTLE, LATE, STREAM, INVALID, REDUNDANT = range(12)
+HIT, LOAD, SPECULATE, EVICT, DROP, BYPASS, GATE, THROTTLE, LATE, STREAM, INVALID, REDUNDANT, FAIL = range(13)
 
 SUMS = {
     "hits": ("hits_demand", "prefetch_hits"),

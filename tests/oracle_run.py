@@ -8,6 +8,7 @@ from oracle_counts import (
     BYPASS,
     DROP,
     EVICT,
+    FAIL,
     GATE,
     HIT,
     INVALID,
@@ -87,6 +88,7 @@ class Oracle(Chooser):
     # -- demand ------------------------------------------------------------------------------------------------------
     def demand_tick(self, now, step, layer):
         self.verbs = []
+        self.begin_copies(now, layer, "demand")
         pool, demand, history = self.pool_at(layer), self.demand_of(step, layer), self.history
         self.demand, self.loads = set(demand), 0
         rows = [layer * self.E + e for row in step.experts[layer] for e in row if e is not None]
@@ -115,6 +117,7 @@ class Oracle(Chooser):
         if self.exceed and not (self.stream_prefill and step.n_rows > self.batch_gate):
             self.trim(pool)
         self.close(now, layer, "step", self.pool_number(layer))
+        self.end_copies(pool)
 
     def remember(self, key):
         history = self.history
@@ -166,6 +169,8 @@ class Oracle(Chooser):
         victims = self.make_room(pool, key, forbidden, by_demand=True, kept=kept)
         if victims is None:
             return self.refuse(key, "bypassed", BYPASS)
+        if self.copies_refused():
+            return self.refuse(key, "failed_demand", FAIL)
         for victim in victims:
             self.evict(pool, victim, "evicted_by_demand")
         lands = self.tick_number + self.lag_demand + 1
@@ -199,6 +204,24 @@ class Oracle(Chooser):
         self.count("loads_speculative" if verb == SPECULATE else "loads_demand", key)
         self.fill_bytes(key)
         self.say(verb, key, slot)
+        self.started.append((key, slot))
+
+    # -- copies that fail --------------------------------------------------------------------------------------------
+    def begin_copies(self, now, layer, phase):
+        self.failing, self.started = self.failures.get((now, layer, phase)), []
+
+    def copies_refused(self):
+        return self.failing is not None and self.failing[1] == "refused" and len(self.started) >= self.failing[0]
+
+    def end_copies(self, pool):
+        """Doubtful copies: whatever of them has kept its slot is given up."""
+        if self.failing is None or self.failing[1] != "doubtful":
+            return
+        for key, slot in self.started[self.failing[0] :]:
+            if key in pool.rows and pool.rows[key].slot == slot:
+                self.count("invalidated", key)
+                if pool.rows.pop(key).unused:
+                    self.count("wasted", key)
 
     # -- look-ahead --------------------------------------------------------------------------------------------------
     def look_ahead(self, now, step, layer):
@@ -206,6 +229,7 @@ class Oracle(Chooser):
         if target >= self.L or step.predicted is None:
             return
         self.verbs = []
+        self.begin_copies(now, target, "ahead")
         pool = self.pool_at(target)
         if self.scope == "layer":
             self.loads = 0
@@ -223,6 +247,7 @@ class Oracle(Chooser):
             considered.add(key)
             self.consider(pool, key, forbidden=valid | self.demand)
         self.close(now, layer, "prefetch", self.pool_number(target))
+        self.end_copies(pool)
 
     def consider(self, pool, key, forbidden):
         self.history.touch[key] = self.history.number()
@@ -236,6 +261,9 @@ class Oracle(Chooser):
             return self.drop(key, "dropped_no_victim")
         if self.guard and any(rules.guarded(self.guard, self.policy, self.history, v, key) for v in victims):
             return self.drop(key, "dropped_guard")
+        if self.copies_refused():
+            self.count("failed_prediction", key)
+            return self.say(FAIL, key)
         for victim in victims:
             self.evict(pool, victim, "evicted_by_prefetch")
         return self.load(pool, key, self.tick_number + self.lag_prefetch + 1, SPECULATE)

@@ -1,5 +1,17 @@
-"""The one error that the executor raises for what it was asked."""
+"""What the executor raises: for what it was asked, and for what the device would not do."""
 
 
 class BadExecutor(ValueError):
-    """A wrong option or array, or a machine or build that lacks what was asked for. One line: name, value, rule, way out."""
+    """A wrong option or array, or a machine or build that lacks what was asked for: name, value, rule, way out."""
+
+
+class CopyRefused(RuntimeError):
+    """A batch of copies was not taken: nothing of it was started."""
+
+
+class CopyDoubtful(RuntimeError):
+    """A batch of copies failed, and part of it may have been made."""
+
+
+class DeviceLost(RuntimeError):
+    """The device answers no more: nothing on it can be used, and only closing is left."""

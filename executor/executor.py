@@ -1,7 +1,8 @@
-"""The executor: carries out what a pool decides. Hits are computed where they lie, misses on the CPU or after a copy."""
+"""The executor: carries out what a pool decides. Hits run where they lie, misses on the CPU or after a copy."""
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -13,11 +14,13 @@ from slotwise.policies import Plan, Pool
 from .backend import Backend, Copy, Rows
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
-from .errors import BadExecutor
+from .errors import BadExecutor, CopyDoubtful, CopyRefused
+from .journal import Journal
 from .slots import Slots
 from .store import HostStore
 
 HEADROOM_BYTES = 900 << 20
+_LOG = logging.getLogger(__name__)
 
 
 class Executor:
@@ -71,8 +74,12 @@ class Executor:
         self._copying: dict[
             tuple[int, int], Any
         ] = {}  # (pool, slot) -> ticket of the copy into it, until it has landed
-        self._read: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that last read it
+        self._readers: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that last read it
         self._number = 0
+        self._journal = Journal(pool)
+        self._step = -1
+        self._last_layer = pool.n_layers
+        self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
         self.diverted = self.n_copies = self.n_batches = self.bytes_copied = 0
         self._closing = weakref.finalize(self, backend.close)
         pool.open()
@@ -87,8 +94,9 @@ class Executor:
         ids = np.atleast_2d(self.backend.host(ids))
         if ids.shape[0] > self.max_tokens:
             raise BadExecutor(f"a step of {ids.shape[0]} tokens: at most max_tokens={self.max_tokens}")
-        plan = self.pool.step(layer, ids)
-        work = read_plan(plan, layer, self._wide, self.pool.n_experts)
+        self._step += layer <= self._last_layer
+        self._last_layer = layer
+        work = self._read(self._journal.step(layer, ids), layer)
         pairs = Pairs(ids, self.pool.n_experts)
         tick = self.backend.begin(layer, x, pairs.count)
         self._compute(layer, tick, pairs, work)
@@ -96,16 +104,19 @@ class Executor:
             self.prefetch(layer + self.horizon, predicted)
         return self.backend.merge(tick, pairs.places, weights)
 
-    def prefetch(self, layer: int, predicted: Any) -> Plan | None:
+    def prefetch(self, layer: int, predicted: Any) -> None:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
         if layer >= self.pool.n_layers:
-            return None
-        plan = self.pool.prefetch(layer, np.atleast_2d(self.backend.host(predicted)))
-        work = read_plan(plan, layer, self._wide, self.pool.n_experts)
-        chunk = self.spec_chunk or max(1, len(work.loads))
-        for i in range(0, len(work.loads), chunk):
-            self._load(work.loads[i : i + chunk])
-        return plan
+            return
+        predicted = np.atleast_2d(self.backend.host(predicted))
+        loads = self._read(self._journal.prefetch(layer, predicted), layer).loads
+        chunk = self.spec_chunk or max(1, len(loads))
+        for first in range(0, len(loads), chunk):
+            if self._load(loads[first : first + chunk], layer, "ahead", first, loads) is not loads:
+                break  # what is left was refused, or given up, with this batch
+
+    def _read(self, plan: Plan, layer: int) -> Dispatch:
+        return read_plan(plan, layer, self._wide, self.pool.n_experts)
 
     # --- one tick ---
 
@@ -135,8 +146,8 @@ class Executor:
             if cold:
                 job = self._cold(layer, tick, pairs, cold)
                 self.chain.wait(job)
-        self._load(work.loads)
-        self._fetch(layer, tick, pairs, work.misses[:n_fetched], work)
+        loads = self._load(work.loads, layer, "demand", 0, work.loads)
+        self._fetch(layer, tick, pairs, work.misses[:n_fetched], loads, work.streamed)
         if job is not None:
             self.chain.wait(job)
 
@@ -158,17 +169,21 @@ class Executor:
         ticket = self.backend.hot(tick, work, after)
         self._number += 1
         for _, address in rows:
-            self._read[address] = (self._number, ticket)
+            self._readers[address] = (self._number, ticket)
 
-    def _fetch(self, layer: int, tick: Any, pairs: Pairs, misses: list[tuple[int, int]], work: Dispatch) -> None:
-        """Missed rows on the device: from the slot that their load fills, or through rows outside the pool, in waves."""
+    def _fetch(
+        self, layer: int, tick: Any, pairs: Pairs, misses: list[tuple[int, int]], loads: list[Load], streamed: bool
+    ) -> None:
+        """Missed rows on the device: from the slot that holds or will hold them, or by rows outside the pool, in waves."""
         if not misses:
             return
         pool = 0 if self._wide else layer
-        filled = {load.slot: load for load in work.loads}  # the last load into a slot is the one that stays
+        filled = {load.slot: load for load in loads}  # the last load into a slot is the one that stays
+        slots = self.pool.slots_of(layer) if self.failures else None  # what was refused or given up has none
         placed, outside, after = [], [], []
         for expert, slot in misses:
-            if slot >= 0 and (slot not in filled or filled[slot][:2] == (layer, expert)):
+            there = slot >= 0 and (slots is None or slots.get(expert) == slot)
+            if there and (slot not in filled or filled[slot][:2] == (layer, expert)):
                 placed.append((expert, self.slots.address(pool, slot)))
                 copying = self._ticket(pool, slot)
                 if copying is not None and copying not in after:
@@ -177,26 +192,46 @@ class Executor:
                 outside.append(expert)
         if placed:
             self._hot(tick, pairs, placed, after)
-        rows = self.slots.staging if work.streamed else self.slots.scratch
+        rows = self.slots.staging if streamed else self.slots.scratch
         addresses, n_bytes = self.store.addresses[layer], self.store.layouts[layer].row_bytes
         for i in range(0, len(outside), max(1, len(rows))):
             wave = list(zip(outside[i : i + len(rows)], rows, strict=False))
             ticket = self._copy([Copy(addresses[expert], row, n_bytes) for expert, row in wave])
             self._hot(tick, pairs, wave, [ticket])
 
-    def _load(self, loads: list[Load]) -> None:
-        """Starts one batch of copies into slots. Of several loads into one slot, the last is the one that stays."""
+    def _load(self, loads: list[Load], layer: int, phase: str, first: int, all_loads: list[Load]) -> list[Load]:
+        """Starts one batch of copies into slots. Of several loads into one slot, the last is the one that stays.
+
+        `first` is the number of its first load in the phase. Returns `all_loads`; or, where the batch failed, what is
+        left of them once the pool knows.
+        """
         if not loads:
-            return
+            return all_loads
         copies = {
             (pool, slot): Copy(
                 self.store.addresses[layer][expert], self.slots.address(pool, slot), self.store.layouts[layer].row_bytes
             )
             for layer, expert, pool, slot in loads
         }
-        ticket = self._copy(list(copies.values()))
+        try:
+            ticket = self._copy(list(copies.values()))
+        except CopyRefused:
+            self._fail(layer, phase, first, "refused")
+            return self._read(self._journal.again(first), layer).loads
+        except CopyDoubtful:
+            self._fail(layer, phase, first, "doubtful")
+            for load in all_loads[first:]:
+                if self.pool.slots_of(load.layer).get(load.expert) == load.slot:
+                    self._journal.give_up(load.layer, load.expert)
+            return all_loads[:first]
         for place in copies:
             self._copying[place] = ticket
+        return all_loads
+
+    def _fail(self, layer: int, phase: str, first: int, kind: str) -> None:
+        if not self.failures:
+            _LOG.warning("step %d, layer %d: copies %s; counted, and said once", self._step, layer, kind)
+        self.failures.append({"step": self._step, "layer": layer, "phase": phase, "load": first, "kind": kind})
 
     def _ticket(self, pool: int, slot: int) -> Any:
         """The copy that is under way into a slot; None once it has landed."""
@@ -208,8 +243,10 @@ class Executor:
 
     def _copy(self, copies: list[Copy]) -> Any:
         """One batch, behind the hot work that last read any of its targets."""
-        readers = [self._read.pop(copy.target) for copy in copies if copy.target in self._read]
+        readers = [self._readers[copy.target] for copy in copies if copy.target in self._readers]
         ticket = self.backend.copy(copies, max(readers)[1] if readers else None)
+        for copy in copies:
+            self._readers.pop(copy.target, None)
         self.n_batches += 1
         self.n_copies += len(copies)
         self.bytes_copied += sum(copy.n_bytes for copy in copies)
@@ -249,6 +286,8 @@ def _check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: f
             f"the pool has {pool.n_layers} layers of {pool.n_experts} experts, the store {store.n_layers} of "
             f"{store.n_experts}"
         )
+    if not pool.full:
+        raise BadExecutor("the pool leaves out what a failed copy needs: open it with Pool(..., full=True)")
     if pool.capacity_bytes is not None:
         raise BadExecutor("a pool of bytes over unequal rows has no slots to copy into: give slots")
     if pool.spec.policy.needs_future:

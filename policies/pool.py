@@ -90,6 +90,7 @@ class Pool:
         )  # fmt: skip
         rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
         full = full or any(rare) or max_loads is not None
+        self.full = full
         self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
         self._features = {"full": full, "look": look, "record": record, "plain": plain or keys > MOST_KEYS}
         self._words = {

@@ -2,4 +2,4 @@
 
 
 class BadExecutor(ValueError):
-    """A wrong option or array, or a machine or build that lacks what was asked for. One line: name, value, rule, way out."""
+    """A wrong option or array, or a machine or build that lacks what was asked for."""

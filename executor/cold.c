@@ -57,7 +57,9 @@ static size_t row_stride(int dtype, size_t k) { return k / (size_t)BLOCK[dtype] 
 
 // The two values of FP4 E2M1 that are not integers are halves, so the table is doubled and the scale halved.
 #define MXFP4_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+#if defined(__x86_64__)
 static const float FP4_FLOATS[16] = {MXFP4_TWICE};
+#endif
 static const int8_t FP4_BYTES[32] = {MXFP4_TWICE, MXFP4_TWICE};
 
 INLINE uint16_t get16(const u8 *p) { uint16_t v; memcpy(&v, p, 2); return v; }
@@ -474,7 +476,7 @@ static void work_on(pool *p, job *j) {
     before += f->pieces;
     if (last) break;
     for (int spins = 0; atomic_load_explicit(&f->finished, memory_order_acquire) < f->pieces; spins++) {
-      if (spins < 4096) relax();
+      if (spins % 64 != 63) relax();
       else sched_yield();  // whoever holds the last piece may be waiting for this core
     }
   }
@@ -492,7 +494,9 @@ static bool next_job(pool *p, int64_t ticket) {
     if (atomic_load_explicit(&p->submitted, memory_order_acquire) >= ticket) return true;
     if (atomic_load(&p->stop)) return atomic_load(&p->submitted) >= ticket;
     relax();
-    if ((spins & 63) == 63 && now_s() >= until) break;
+    if ((spins & 63) != 63) continue;
+    sched_yield();  // where cores are fewer than threads, whoever is awaited may need this one
+    if (now_s() >= until) break;
   }
   pthread_mutex_lock(&p->lock);
   atomic_fetch_add(&p->sleepers, 1);
@@ -530,7 +534,9 @@ static void wait_until(pool *p, bool (*holds)(pool *, int64_t), int64_t ticket) 
   const double until = now_s() + p->spin_s;
   for (int spins = 0; !holds(p, ticket); spins++) {
     relax();
-    if ((spins & 63) == 63 && now_s() >= until) {
+    if ((spins & 63) != 63) continue;
+    sched_yield();  // where cores are fewer than threads, whoever is awaited may need this one
+    if (now_s() >= until) {
       pthread_mutex_lock(&p->lock);
       atomic_fetch_add(&p->waiters, 1);
       while (!holds(p, ticket)) pthread_cond_wait(&p->landed, &p->lock);

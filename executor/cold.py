@@ -30,7 +30,7 @@ class RowLayout:
     g' * sigmoid(alpha * g') * (u' + 1), g' = min(g, limit), u' = clip(u, -limit, limit) (gpt-oss: alpha 1.702,
     limit 7; GptOssExperts of Hugging Face transformers).
     offsets: of gate, up and down in the row, bytes; by default one after another.
-    biases: of the float32 biases of gate, up and down in the row, bytes, -1 for none; True puts all three behind the weights.
+    biases: of the float32 biases of gate, up and down in the row, bytes, -1 for none; True puts all behind the weights.
     """
 
     hidden: int
@@ -96,7 +96,7 @@ def native() -> ModuleType:
     except ImportError as missing:
         raise BadExecutor(
             "the cold chain needs the extension slotwise.executor._cold, which was not built when slotwise was "
-            f"installed ({missing}): install a C compiler and the headers of this Python (on Debian: apt-get install gcc "
+            f"installed ({missing}): install a C compiler and the headers of this Python (Debian: apt-get install gcc "
             "libc6-dev python3-dev), then run the pip install of slotwise again; -v shows why a build fails"
         ) from missing
     return _cold

@@ -1,4 +1,4 @@
-"""What the tests of the cold chain share: rows of synthetic weights, jobs over them, and a chain that is closed again."""
+"""What the tests of the cold chain share: rows of synthetic weights, jobs over them, what may run."""
 
 import numpy as np
 import pytest

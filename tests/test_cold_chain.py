@@ -1,4 +1,4 @@
-"""The cold chain computes what float64 computes, and the bytes of a token hang on nothing but the token, row and variant."""
+"""The cold chain computes what float64 computes, and the bytes of a token hang on token, row and variant alone."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_every_size_from_1_to_70_has_the_right_tail(variant, dtype):
 
 
 def test_every_byte_of_a_block_is_read_as_the_slow_twin_reads_it(variant):
-    """Random bytes reach scales, minima and codes that encoded values never have; e = 0 and 1 of MXFP4 are subnormal."""
+    """Random bytes reach scales, minima and codes that encoded values never have, and subnormal MXFP4 scales."""
     draw = np.random.default_rng(5)
     for dtype in ("Q8_0", "Q4_0", "MXFP4", "Q4_K", "Q6_K"):
         layout = RowLayout(256, 256, (dtype, dtype, dtype))
@@ -85,7 +85,7 @@ def test_every_byte_of_a_block_is_read_as_the_slow_twin_reads_it(variant):
 
 
 def test_activations_far_out_keep_their_limits_and_nan_stays_nan(variant):
-    """Gate and up as identities of size 4: silu(-200) * -200 is 0, silu(200) * 200 is 40000, clamped gates stop at 7."""
+    """All three are identities: silu(-200) * -200 is 0, silu(200) * 200 is 40000, clamped gates stop at 7."""
     eye = encode("f32", np.eye(4)).ravel()
     row = np.concatenate([eye, eye, eye])
     x = np.array([[-200, 200, 0, np.nan]], np.float32)

@@ -1,4 +1,4 @@
-"""Stored dtypes: what encode writes, the slow twin reads as the gguf package does; wrong sizes and values are refused."""
+"""Stored dtypes: what encode writes, the slow twin reads as the gguf package does; wrong input is refused."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ ROUNDED_TO = {
 
 @pytest.mark.parametrize("name", [name for name in DTYPES if name[0] in "QM"])
 def test_the_slow_twin_reads_any_bytes_as_the_gguf_package_does(name):
-    """Random bytes: every code, every scale; only the halves and exponents that would be NaN or infinite are replaced."""
+    """Random bytes: every code, every scale, but for halves and exponents that would be NaN or infinite."""
     gguf = pytest.importorskip("gguf", reason="the gguf package reads block dtypes: pip install '.[test]'")
     kind = gguf.GGMLQuantizationType[name]
     width = DTYPES[name].block_bytes

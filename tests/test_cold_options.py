@@ -1,4 +1,4 @@
-"""Options of the cold chain are refused in words, and without the extension it says what is missing and how to get it."""
+"""Options of the cold chain are refused in words, and without the extension it says how to get it."""
 
 import pytest
 from cold_cases import needs_native
@@ -71,7 +71,7 @@ def test_without_the_extension_the_error_names_the_remedy_and_the_rest_can_be_im
 
 @needs_native
 def test_what_the_machine_lacks_is_refused_at_opening():
-    with pytest.raises(BadExecutor, match="variant 'sse9': this processor runs .*plain"):
+    with pytest.raises(BadExecutor, match=r"variant 'sse9': this processor runs .*plain"):
         ColdChain(1, variant="sse9").open()
     with pytest.raises(BadExecutor, match=r"cores \[9999\]: this process may run on \["):
         ColdChain(1, cores=[9999]).open()

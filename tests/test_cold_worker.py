@@ -1,4 +1,4 @@
-"""The worker of the cold chain: jobs in order, failures told, nothing left behind, whatever is submitted and closed when."""
+"""The worker of the cold chain: jobs in order, failures told, nothing left behind, whatever comes when."""
 
 import os
 import threading
@@ -281,7 +281,7 @@ def test_wrong_arrays_are_refused_in_words():
             with pytest.raises(BadExecutor, match=words):
                 chain.submit(layer, *arrays, x, y)
         with pytest.raises(BadExecutor, match="rows has items of 4 bytes: pass a contiguous array of int64"):
-            chain.submit(layer, arrays[0].astype(np.int32), *arrays[1:], X, out)  # pyright: ignore
+            chain.submit(layer, arrays[0].astype(np.int32), *arrays[1:], X, out)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ValueError, match="ticket 99: this chain gave out tickets 1 to 0"):
             chain.wait(99)
         with pytest.raises(BadExecutor, match="it fills f32, f16 and bf16"):

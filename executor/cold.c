@@ -1535,26 +1535,44 @@ static void NAME(rows)(int dtype, const u8 *w, size_t k, int n_rows, const float
 
 // The option that rounds activations to int8: the codes of 32 weights times 32 rounded activations are summed exactly in
 // integers, then scaled and added in float32, again in one fixed order for a row and a token.
-INLINE void NAME(scales)(const int dtype, const u8 *p, float *a, float *b) {
-  if (dtype == Q8_0 || dtype == Q4_0) a[0] = half_of(p);
-  if (dtype == MXFP4) a[0] = mxfp4_scale(*p);
-  if (dtype == Q4_K) {
-    u8 six_bits[16];
-    q4_k_scales(p + 4, six_bits);
-    const float d = half_of(p), d_min = half_of(p + 2);
-    for (int i = 0; i < 8; i++) a[i] = d * (float)six_bits[i];
-    for (int i = 0; i < 8; i++) b[i] = d_min * (float)six_bits[8 + i];
-  }
-  if (dtype == Q6_K) {
-    const float d = half_of(p + 208);
-    for (int i = 0; i < 16; i++) a[i] = d * (float)(int8_t)p[192 + i];
-  }
-}
-
 #if IS_AVX512 || IS_AVX2
 
 #define codes_t __m256i
 #define lanes_t __m256
+
+typedef struct {
+  state head;  // scales of the weights, of Q4_K and Q6_K those of all sub-blocks
+  float scale;
+} NAME(scales_t);
+#define scales_t NAME(scales_t)
+#if IS_AVX512
+#define MINIMA(head) ((head)->a + 8)
+#else
+#define MINIMA(head) ((head)->b)
+#endif
+
+INLINE void NAME(scales)(const int dtype, scales_t *s, const u8 *p) {
+  if (dtype >= Q4_K) head(dtype, &s->head, p);
+  else s->scale = dtype == MXFP4 ? mxfp4_scale(*p) : half_of(p);
+}
+
+// Scales of the weights times scales of the activations, for a whole block; of Q4_K also what the minima take away.
+INLINE void NAME(products)(const int dtype, const scales_t *s, const rounded *x, size_t at, float *by, lanes_t *minima) {
+  if (dtype < Q4_K) {
+    by[0] = s->scale * x->scale[at];
+    return;
+  }
+  const __m256 scales = _mm256_loadu_ps(x->scale + at);
+  if (dtype == Q4_K) {
+    _mm256_storeu_ps(by, _mm256_mul_ps(_mm256_load_ps(s->head.a), scales));
+    *minima = _mm256_fmadd_ps(_mm256_load_ps(MINIMA(&s->head)), _mm256_loadu_ps(x->sum + at), *minima);
+    return;
+  }
+  const __m256 first = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  const __m256 second = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+  _mm256_storeu_ps(by, _mm256_mul_ps(_mm256_load_ps(s->head.a), first));
+  _mm256_storeu_ps(by + 8, _mm256_mul_ps(_mm256_load_ps(s->head.a + 8), second));
+}
 
 // The 32 weights of sub-block `sub`, as bytes: signed, but for Q4_K, whose nibbles count from a minimum.
 INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
@@ -1581,17 +1599,16 @@ INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
 }
 
 // Pairs are added in 16 bits first: 2 * 128 * 127 still fits, because rounded activations stay within 127.
-INLINE lanes_t NAME(scaled)(const int dtype, codes_t codes, const int8_t *q, const float *a, int sub, float scale) {
+INLINE lanes_t NAME(add_products)(const int dtype, codes_t codes, const int8_t *q, const float *by, int sub, lanes_t to) {
   const __m256i x = _mm256_loadu_si256((const __m256i *)q);
   const __m256i pairs = dtype == Q4_K ? _mm256_maddubs_epi16(codes, x)
                                       : _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
   const __m256 sums = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  const __m256 by = dtype == Q6_K ? _mm256_set_m128(_mm_set1_ps(a[2 * sub + 1]), _mm_set1_ps(a[2 * sub]))
-                                  : _mm256_set1_ps(a[sub]);
-  return _mm256_mul_ps(sums, _mm256_mul_ps(by, _mm256_set1_ps(scale)));
+  if (dtype != Q6_K) return _mm256_fmadd_ps(sums, _mm256_set1_ps(by[sub]), to);
+  const __m256 both = _mm256_castps128_ps256(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(by + 2 * sub))));
+  return _mm256_fmadd_ps(sums, _mm256_permutevar8x32_ps(both, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)), to);
 }
 INLINE lanes_t NAME(lanes_zero)(void) { return _mm256_setzero_ps(); }
-INLINE lanes_t NAME(lanes_add)(lanes_t a, lanes_t b) { return _mm256_add_ps(a, b); }
 INLINE float NAME(lanes_total)(lanes_t v) {
   const __m128 b = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
@@ -1605,6 +1622,33 @@ typedef struct {
 } NAME(codes_t);
 #define codes_t NAME(codes_t)
 #define lanes_t float
+
+typedef struct {
+  float a[16], b[8];
+} NAME(scales_t);
+#define scales_t NAME(scales_t)
+
+INLINE void NAME(scales)(const int dtype, scales_t *s, const u8 *p) {
+  if (dtype == Q8_0 || dtype == Q4_0) s->a[0] = half_of(p);
+  if (dtype == MXFP4) s->a[0] = mxfp4_scale(*p);
+  if (dtype == Q4_K) {
+    u8 six_bits[16];
+    q4_k_scales(p + 4, six_bits);
+    const float d = half_of(p), d_min = half_of(p + 2);
+    for (int i = 0; i < 8; i++) s->a[i] = d * (float)six_bits[i];
+    for (int i = 0; i < 8; i++) s->b[i] = d_min * (float)six_bits[8 + i];
+  }
+  if (dtype == Q6_K) {
+    const float d = half_of(p + 208);
+    for (int i = 0; i < 16; i++) s->a[i] = d * (float)(int8_t)p[192 + i];
+  }
+}
+INLINE void NAME(products)(const int dtype, const scales_t *s, const rounded *x, size_t at, float *by, lanes_t *minima) {
+  const int n = dtype == Q6_K ? 16 : dtype == Q4_K ? 8 : 1;
+  for (int i = 0; i < n; i++) by[i] = s->a[i] * x->scale[at + (size_t)(dtype == Q6_K ? i / 2 : i)];
+  if (dtype == Q4_K)
+    for (int i = 0; i < 8; i++) *minima += s->b[i] * x->sum[at + (size_t)i];
+}
 
 INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
   codes_t codes;
@@ -1622,15 +1666,14 @@ INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
   }
   return codes;
 }
-INLINE lanes_t NAME(scaled)(const int dtype, codes_t codes, const int8_t *q, const float *a, int sub, float scale) {
+INLINE lanes_t NAME(add_products)(const int dtype, codes_t codes, const int8_t *q, const float *by, int sub, lanes_t to) {
   int sums[2] = {0, 0};
   for (int i = 0; i < 16; i++) sums[0] += codes.w[i] * q[i];
   for (int i = 16; i < 32; i++) sums[1] += codes.w[i] * q[i];
-  if (dtype == Q6_K) return (float)sums[0] * (a[2 * sub] * scale) + (float)sums[1] * (a[2 * sub + 1] * scale);
-  return (float)(sums[0] + sums[1]) * (a[sub] * scale);
+  if (dtype == Q6_K) return to + ((float)sums[0] * by[2 * sub] + (float)sums[1] * by[2 * sub + 1]);
+  return to + (float)(sums[0] + sums[1]) * by[sub];
 }
 INLINE lanes_t NAME(lanes_zero)(void) { return 0; }
-INLINE lanes_t NAME(lanes_add)(lanes_t a, lanes_t b) { return a + b; }
 INLINE float NAME(lanes_total)(lanes_t v) { return v; }
 
 #endif
@@ -1642,32 +1685,37 @@ INLINE void NAME(rounded_dots)(const int dtype, const int T, const int R, const 
   for (int i = 0; i < n_rows; i += R) {
     const u8 *row[MAX_R];
     lanes_t sums[MAX_R][MAX_T];
-    float minima[MAX_R][MAX_T];
+    lanes_t minima[MAX_R][MAX_T];
     UNROLL for (int r = 0; r < R; r++) {
       row[r] = w + (size_t)(i + r < n_rows ? i + r : n_rows - 1) * stride;
-      UNROLL for (int t = 0; t < T; t++) sums[r][t] = NAME(lanes_zero)(), minima[r][t] = 0;
+      UNROLL for (int t = 0; t < T; t++) sums[r][t] = minima[r][t] = NAME(lanes_zero)();
     }
     for (size_t b = 0; b < blocks;) {
       const size_t until = b + per_turn <= blocks ? b + per_turn : blocks;
-      if (i + R < n_rows) prefetch_next(row[0] + R * stride + b * bytes * R, R * per_turn * bytes);
+      const u8 *ahead = row[0] + b * bytes * R + (R * stride > 8192 ? R * stride : 8192);
+      if (ahead < w + (size_t)n_rows * stride) prefetch_next(ahead, R * per_turn * bytes);
       for (; b < until; b++) {
-        float a[MAX_R][16], least[MAX_R][8];
-        UNROLL for (int r = 0; r < R; r++) NAME(scales)(dtype, row[r] + b * bytes, a[r], least[r]);
+        float by[MAX_R][MAX_T][16];
+        UNROLL for (int r = 0; r < R; r++) {
+          scales_t scales;
+          NAME(scales)(dtype, &scales, row[r] + b * bytes);
+          UNROLL for (int t = 0; t < T; t++)
+            NAME(products)(dtype, &scales, &x[t], b * (size_t)subs, by[r][t], &minima[r][t]);
+        }
         UNROLL for (int sub = 0; sub < subs; sub++) {
-          const size_t at = b * (size_t)subs + (size_t)sub;
+          const size_t at = 32 * (b * (size_t)subs + (size_t)sub);
           UNROLL for (int r = 0; r < R; r++) {
             const codes_t these = NAME(codes)(dtype, row[r] + b * bytes, sub);
-            UNROLL for (int t = 0; t < T; t++) {
-              sums[r][t] = NAME(lanes_add)(sums[r][t], NAME(scaled)(dtype, these, x[t].q + 32 * at, a[r], sub, x[t].scale[at]));
-              if (dtype == Q4_K) minima[r][t] += least[r][sub] * x[t].sum[at];
-            }
+            UNROLL for (int t = 0; t < T; t++)
+              sums[r][t] = NAME(add_products)(dtype, these, x[t].q + at, by[r][t], sub, sums[r][t]);
           }
         }
       }
     }
     UNROLL for (int r = 0; r < R; r++)
       if (i + r < n_rows)
-        UNROLL for (int t = 0; t < T; t++) out[(i + r) * out_stride + t] = NAME(lanes_total)(sums[r][t]) - minima[r][t];
+        UNROLL for (int t = 0; t < T; t++) out[(i + r) * out_stride + t] =
+            NAME(lanes_total)(sums[r][t]) - NAME(lanes_total)(minima[r][t]);
   }
 }
 
@@ -1744,6 +1792,8 @@ static const kernels NAME(kernels) = {VARIANT_NAME, NAME(rows), NAME(rounded_row
 #undef prefetch_next
 #undef ROUNDED_OF
 #undef codes_t
+#undef scales_t
+#undef MINIMA
 #undef lanes_t
 #undef NAME
 #undef JOIN

@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_generate_tests(metafunc):
-    """`variant` and `variants`: the instruction sets of the cold chain that this processor has; unbuilt, `plain` alone."""
+    """`variant` and `variants`: instruction sets of the cold chain that this processor has; unbuilt, `plain` alone."""
     if {"variant", "variants"} & set(metafunc.fixturenames):
         from cold_cases import built
 

@@ -1496,23 +1496,24 @@ INLINE void dots(const int dtype, const int T, const int R, const u8 *w, size_t 
     float ends[MAX_R * MAX_T];  // [R, T]
     vec flat[MAX_R * MAX_T];
     UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) flat[r * T + t] = sums[r][t];
+    UNROLL for (int s = R * T; s % 4; s++) flat[s] = zero();
     UNROLL for (int s = 0; s < R * T; s += 4) total_of_4(flat + s, ends + s);
     memcpy(out + i * T, ends, sizeof *ends * (size_t)((more ? R : n_rows - i) * T));
   }
 }
 
 #if IS_AVX512
-enum { NAME(R_1) = 4, NAME(R_2) = 4, NAME(R_4) = 4, NAME(R_8) = 3 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 4, NAME(R_2) = 4, NAME(R_4) = 4, NAME(R_8) = 3 };
 #elif IS_AVX2
-enum { NAME(R_1) = 4, NAME(R_2) = 2, NAME(R_4) = 2, NAME(R_8) = 1 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 2, NAME(R_2) = 2, NAME(R_4) = 2, NAME(R_8) = 1 };  // 16 registers
 #else
-enum { NAME(R_1) = 4, NAME(R_2) = 2, NAME(R_4) = 1, NAME(R_8) = 1 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 2, NAME(R_2) = 2, NAME(R_4) = 1, NAME(R_8) = 1 };
 #endif
 
 // One function per dtype, so that everything inside is a constant.
 #define DOTS_OF(dtype)                                                                                            \
   static void NAME(dots_##dtype)(const u8 *w, size_t k, int n_rows, const float *const *x, int n_t, float *out) { \
-    if (n_t == 1) dots(dtype, 1, NAME(R_1), w, k, n_rows, x, out);                                                \
+    if (n_t == 1) dots(dtype, 1, dtype < Q4_K ? NAME(R_1) : NAME(R_1_K), w, k, n_rows, x, out);                   \
     else if (n_t == 2) dots(dtype, 2, NAME(R_2), w, k, n_rows, x, out);                                           \
     else if (n_t == 4) dots(dtype, 4, NAME(R_4), w, k, n_rows, x, out);                                           \
     else dots(dtype, 8, NAME(R_8), w, k, n_rows, x, out);                                                         \

@@ -11,7 +11,15 @@ setup(
             py_limited_api=True,
             # -O3 comes last, whatever the interpreter was built with. No -march: the variants are chosen at run time.
             # No fast-math, and nothing is contracted to a fused multiply-add that the source does not say.
-            extra_compile_args=["-std=c17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-pthread"],
+            extra_compile_args=[
+                "-std=c17",
+                "-O3",
+                "-ffp-contract=off",
+                "-fno-math-errno",
+                "-fvisibility=hidden",
+                "-pthread",
+                "-g0",
+            ],
             extra_link_args=["-pthread"],
             optional=True,  # a failed build is reported and skipped: cold.py says how to get it
         )

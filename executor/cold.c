@@ -43,17 +43,23 @@ typedef uint8_t u8;
 enum { F32, F16, BF16, Q8_0, Q4_0, MXFP4, Q4_K, Q6_K, N_DTYPES };
 enum { SWIGLU, GEGLU, SWIGLU_CLAMPED, N_ACTIVATIONS };
 enum { MAX_T = 8 };      // tokens computed while weights are read once
-enum { MAX_ROWS = 64 };  // output rows of one piece of work, at most
+enum { MAX_R = 4 };      // rows computed side by side
+enum { MAX_ROWS = 128 };  // output rows of one piece of work, at most
 
 // Weights that share a scale header, and the bytes that hold them.
 static const int BLOCK[N_DTYPES] = {1, 1, 1, 32, 32, 32, 256, 256};
 static const int BYTES[N_DTYPES] = {4, 2, 2, 34, 18, 17, 144, 210};
 
+// Bytes of the weights that the kernels take in one go: a block, or 32 weights of a dtype without blocks.
+#define STRETCH(dtype) ((dtype) <= BF16 ? 32 * (size_t)BYTES[dtype] : (size_t)BYTES[dtype])
+
 static size_t row_stride(int dtype, size_t k) { return k / (size_t)BLOCK[dtype] * (size_t)BYTES[dtype]; }
 
 // The two values of FP4 E2M1 that are not integers are halves, so the table is doubled and the scale halved.
 #define MXFP4_TWICE 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+#if defined(__x86_64__)
 static const float FP4_FLOATS[16] = {MXFP4_TWICE};
+#endif
 static const int8_t FP4_BYTES[32] = {MXFP4_TWICE, MXFP4_TWICE};
 
 INLINE uint16_t get16(const u8 *p) { uint16_t v; memcpy(&v, p, 2); return v; }
@@ -68,8 +74,9 @@ INLINE float half_bits(uint16_t h) {
   return as_float(as_bits(as_float(rest << 13) * 0x1p112f) | sign);
 }
 
-// Half of 2^(e-127), the scale of an MXFP4 block; the two smallest are subnormal.
-INLINE float mxfp4_scale(u8 e) { return as_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23); }
+// Half of 2^(e-127), the scale of an MXFP4 block, by its exponent byte; the two smallest are subnormal. Filled at import.
+static float MXFP4_SCALES[256];
+INLINE float mxfp4_scale(u8 e) { return MXFP4_SCALES[e]; }
 
 // Eight 6-bit scales and eight 6-bit minima in 12 bytes: the first four of each lie in the low 6 bits of bytes 0-3 and
 // 4-7; of the last four the low 4 bits lie in bytes 8-11 and the high 2 bits on top of the first four.
@@ -220,7 +227,9 @@ typedef struct {
   float *out;
   float *scratch;      // activations [n_pairs, inner padded], then rounded copies
   size_t scratch_bytes;
-  size_t act_stride, n_tokens, rows_1, rows_2, per_1, per_2;
+  enum { AS_IS, ALIGN, ROUND } prepare;  // what the first phase does to x
+  float *aligned;      // [n_tokens, x_stride]: 64-byte loads that straddle cache lines would halve the speed
+  size_t x_stride, act_stride, n_tokens, rows_1, rows_2, per_1, per_2;
   int8_t *q[2];        // rounded x [n_tokens, hidden] and rounded activations [n_pairs, inner]
   float *scale[2], *sum[2];
   int n_phases;
@@ -310,7 +319,8 @@ static int project(const pool *p, const job *j, int which, const u8 *row, size_t
     p->kernels->rounded_rows(dtype, w, k, n, x, padded, out);
   } else {
     const float *x[MAX_T];
-    for (int t = 0; t < padded; t++) x[t] = source ? j->scratch + at[t] * j->act_stride : j->x + at[t] * k;
+    for (int t = 0; t < padded; t++) x[t] = source ? j->scratch + at[t] * j->act_stride
+                    : j->prepare == ALIGN ? j->aligned + at[t] * j->x_stride : j->x + at[t] * k;
     p->kernels->rows(dtype, w, k, n, x, padded, out);
   }
   if (l->bias[which] >= 0) {
@@ -414,17 +424,15 @@ static void piece_normal(job *j, size_t piece) {
 static void piece_of(pool *p, job *j, int at, size_t piece) {
   if (j->kind == JOB_FFN) {
     if (!j->m) return;
-    if (!j->layer.rounds) {
-      if (at == 0) piece_inner(p, j, piece);
-      else piece_down(p, j, piece);
-      return;
-    }
     const size_t hidden = j->layer.hidden, inner = j->layer.inner;
-    if (at == 0)
+    const int step = j->prepare == AS_IS ? at + 1 : at;
+    if (step == 0 && j->prepare == ALIGN)
+      memcpy(j->aligned + piece * j->x_stride, j->x + piece * hidden, hidden * sizeof(float));
+    else if (step == 0)
       round_vector(j->x + piece * hidden, hidden, j->q[0] + piece * hidden, j->scale[0] + piece * (hidden / 32),
                    j->sum[0] + piece * (hidden / 32));
-    else if (at == 1) piece_inner(p, j, piece);
-    else if (at == 2)
+    else if (step == 1) piece_inner(p, j, piece);
+    else if (step == 2 && j->prepare == ROUND)
       round_vector(j->scratch + piece * j->act_stride, inner, j->q[1] + piece * inner,
                    j->scale[1] + piece * (inner / 32), j->sum[1] + piece * (inner / 32));
     else piece_down(p, j, piece);
@@ -468,7 +476,7 @@ static void work_on(pool *p, job *j) {
     before += f->pieces;
     if (last) break;
     for (int spins = 0; atomic_load_explicit(&f->finished, memory_order_acquire) < f->pieces; spins++) {
-      if (spins < 4096) relax();
+      if (spins % 64 != 63) relax();
       else sched_yield();  // whoever holds the last piece may be waiting for this core
     }
   }
@@ -486,7 +494,9 @@ static bool next_job(pool *p, int64_t ticket) {
     if (atomic_load_explicit(&p->submitted, memory_order_acquire) >= ticket) return true;
     if (atomic_load(&p->stop)) return atomic_load(&p->submitted) >= ticket;
     relax();
-    if ((spins & 63) == 63 && now_s() >= until) break;
+    if ((spins & 63) != 63) continue;
+    sched_yield();  // where cores are fewer than threads, whoever is awaited may need this one
+    if (now_s() >= until) break;
   }
   pthread_mutex_lock(&p->lock);
   atomic_fetch_add(&p->sleepers, 1);
@@ -524,7 +534,9 @@ static void wait_until(pool *p, bool (*holds)(pool *, int64_t), int64_t ticket) 
   const double until = now_s() + p->spin_s;
   for (int spins = 0; !holds(p, ticket); spins++) {
     relax();
-    if ((spins & 63) == 63 && now_s() >= until) {
+    if ((spins & 63) != 63) continue;
+    sched_yield();  // where cores are fewer than threads, whoever is awaited may need this one
+    if (now_s() >= until) {
       pthread_mutex_lock(&p->lock);
       atomic_fetch_add(&p->waiters, 1);
       while (!holds(p, ticket)) pthread_cond_wait(&p->landed, &p->lock);
@@ -664,10 +676,10 @@ static bool grow(void **memory, size_t *room, size_t bytes) {
   return true;
 }
 
-// Output rows of one piece: about 8 pieces a thread, between 16 and 128 KiB each, whole groups of rows.
+// Output rows of one piece: about 8 pieces a thread, between 16 and 512 KiB each, whole groups of rows.
 static size_t rows_of_piece(const pool *p, size_t n_rows, size_t bytes_each, size_t m) {
   size_t bytes = n_rows * bytes_each * m / ((size_t)p->n_threads * 8);
-  bytes = bytes < 16384 ? 16384 : bytes > 131072 ? 131072 : bytes;
+  bytes = bytes < 16384 ? 16384 : bytes > 524288 ? 524288 : bytes;
   const size_t rows = (bytes / (bytes_each ? bytes_each : 1) + 7) / 8 * 8;
   return rows > MAX_ROWS ? MAX_ROWS : rows < 8 ? 8 : rows;
 }
@@ -736,6 +748,9 @@ static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n
   memcpy(j->tokens, tokens, 8 * n_pairs);
 
   j->act_stride = (l->inner + 15) / 16 * 16;
+  j->x_stride = (l->hidden + 15) / 16 * 16;
+  const bool straddles = (uintptr_t)j->x % 64 || l->hidden % 16;
+  j->prepare = l->rounds ? ROUND : straddles ? ALIGN : AS_IS;
   const size_t acts = 4 * n_pairs * j->act_stride;
   const size_t n[2] = {j->n_tokens, n_pairs}, k[2] = {l->hidden, l->inner};
   size_t bytes = acts, at[2] = {0, 0};
@@ -743,9 +758,14 @@ static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n
     at[i] = bytes;
     bytes += (n[i] * k[i] + 63) / 64 * 64 + 2 * ((4 * n[i] * (k[i] / 32) + 63) / 64 * 64);
   }
+  if (j->prepare == ALIGN) {
+    at[0] = bytes;
+    bytes += 4 * j->n_tokens * j->x_stride;
+  }
   memory = j->scratch;
   if (!grow(&memory, &j->scratch_bytes, bytes + 64)) goto no_memory;
   j->scratch = memory;
+  j->aligned = (float *)((u8 *)j->scratch + at[0]);
   for (int i = 0; i < 2 && l->rounds; i++) {
     u8 *base = (u8 *)j->scratch + at[i];
     j->q[i] = (int8_t *)base;
@@ -757,7 +777,7 @@ static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n
   j->per_1 = (l->inner + j->rows_1 - 1) / j->rows_1;
   j->per_2 = (l->hidden + j->rows_2 - 1) / j->rows_2;
   int phases = 0;
-  if (l->rounds) j->phases[phases++].pieces = j->n_tokens;
+  if (j->prepare != AS_IS) j->phases[phases++].pieces = j->n_tokens;
   j->phases[phases++].pieces = m * j->per_1;
   if (l->rounds) j->phases[phases++].pieces = n_pairs;
   j->phases[phases++].pieces = m ? m * j->per_2 : 1;  // the last piece of the last phase is what finishes a job
@@ -1093,6 +1113,7 @@ static PyMethodDef module_methods[] = {
 static int module_exec(PyObject *module) {
   static bool watched;
   if (!watched) {
+    for (int e = 0; e < 256; e++) MXFP4_SCALES[e] = as_float(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
     if (pthread_atfork(NULL, NULL, forked)) {
       PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
       return -1;
@@ -1131,12 +1152,12 @@ PyMODINIT_FUNC PyInit__cold(void) { return PyModuleDef_Init(&module_def); }
 #define zero NAME(zero)
 #define load NAME(load)
 #define fma NAME(fma)
-#define total NAME(total)
+#define total_of_4 NAME(total_of_4)
 #define head NAME(head)
 #define weights NAME(weights)
 #define half_of NAME(half_of)
+#define turn NAME(turn)
 #define dots NAME(dots)
-#define dots_of NAME(dots_of)
 
 #if IS_AVX512
 
@@ -1144,15 +1165,23 @@ enum { NAME(W) = 16 };
 #define W NAME(W)
 typedef __m512 vec;
 INLINE vec zero(void) { return _mm512_setzero_ps(); }
+#define HOLD(v) __asm__("" : "+v"(v))
 INLINE vec load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE vec fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-INLINE float total(vec v) {
-  const __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+// Four sums at once. Lanes of 128 bits are transposed while they are added: (0 + 2) + (1 + 3) of each.
+INLINE __m128 NAME(quarter)(__m256 v) { return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)); }
+INLINE void NAME(transposed_total)(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
+  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+}
+INLINE __m256 NAME(half_total)(vec v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); }
+INLINE void total_of_4(const vec *v, float *out) {
+  NAME(transposed_total)(NAME(quarter)(NAME(half_total)(v[0])), NAME(quarter)(NAME(half_total)(v[1])),
+                         NAME(quarter)(NAME(half_total)(v[2])), NAME(quarter)(NAME(half_total)(v[3])), out);
 }
 INLINE float half_of(const u8 *p) { return _cvtsh_ss(get16(p)); }
+INLINE vec NAME(half_everywhere)(const u8 *p) { return _mm512_cvtph_ps(_mm256_set1_epi16((short)get16(p))); }
 
 typedef struct {
   const u8 *p;
@@ -1167,18 +1196,27 @@ INLINE __m512i NAME(bytes)(const u8 *p) { return _mm512_cvtepu8_epi32(_mm_loadu_
 
 INLINE void head(const int dtype, state *s, const u8 *p) {
   s->p = p;
-  if (dtype == Q8_0) s->table = _mm512_set1_ps(half_of(p));
-  if (dtype == Q4_0) s->table = _mm512_mul_ps(_mm512_sub_ps(NAME(nibbles)(), _mm512_set1_ps(8)), _mm512_set1_ps(half_of(p)));
+  if (dtype == Q8_0) s->table = NAME(half_everywhere)(p);
+  if (dtype == Q4_0) s->table = _mm512_mul_ps(_mm512_sub_ps(NAME(nibbles)(), _mm512_set1_ps(8)), NAME(half_everywhere)(p));
   if (dtype == MXFP4) s->table = _mm512_mul_ps(_mm512_loadu_ps(FP4_FLOATS), _mm512_set1_ps(mxfp4_scale(*p)));
-  if (dtype == Q4_K) {
-    u8 scales[16];
-    q4_k_scales(p + 4, scales);
-    const vec both = _mm512_insertf32x8(_mm512_set1_ps(half_of(p)), _mm256_set1_ps(half_of(p + 2)), 1);
-    _mm512_store_ps(s->a, _mm512_mul_ps(_mm512_cvtepi32_ps(NAME(bytes)(scales)), both));
+  if (dtype == Q4_K) {  // q4_k_scales in lanes: 0-7 become the scales, 8-15 the minima
+    const __m512i words = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));  // halves, a, b, c in every four
+    const __m512i low_of = _mm512_setr_epi32(1, 1, 1, 1, 3, 3, 3, 3, 2, 2, 2, 2, 3, 3, 3, 3);
+    const __m512i low_by = _mm512_setr_epi32(0, 8, 16, 24, 0, 8, 16, 24, 0, 8, 16, 24, 4, 12, 20, 28);
+    const __m512i low_bits = _mm512_setr_epi32(63, 63, 63, 63, 15, 15, 15, 15, 63, 63, 63, 63, 15, 15, 15, 15);
+    const __m512i high_of = _mm512_setr_epi32(1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2);
+    const __m512i high_by = _mm512_setr_epi32(0, 0, 0, 0, 2, 10, 18, 26, 0, 0, 0, 0, 2, 10, 18, 26);
+    const __m512i high_bits = _mm512_setr_epi32(0, 0, 0, 0, 48, 48, 48, 48, 0, 0, 0, 0, 48, 48, 48, 48);
+    const __m512i low = _mm512_and_si512(_mm512_srlv_epi32(_mm512_permutexvar_epi32(low_of, words), low_by), low_bits);
+    const __m512i high = _mm512_srlv_epi32(_mm512_permutexvar_epi32(high_of, words), high_by);
+    const __m512i six_bits = _mm512_ternarylogic_epi32(low, high, high_bits, 0xf8);  // a | (b & c)
+    const __m512i d_of = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const vec both = _mm512_permutexvar_ps(d_of, _mm512_cvtph_ps(_mm512_castsi512_si256(words)));
+    _mm512_store_ps(s->a, _mm512_mul_ps(_mm512_cvtepi32_ps(six_bits), both));
   }
   if (dtype == Q6_K) {
     const __m512i scales = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 192)));
-    const vec scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(scales), _mm512_set1_ps(half_of(p + 208)));
+    const vec scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(scales), NAME(half_everywhere)(p + 208));
     _mm512_store_ps(s->a, scaled);
     _mm512_store_ps(s->b, _mm512_mul_ps(scaled, _mm512_set1_ps(-32)));
   }
@@ -1222,12 +1260,18 @@ enum { NAME(W) = 8 };
 #define W NAME(W)
 typedef __m256 vec;
 INLINE vec zero(void) { return _mm256_setzero_ps(); }
+#define HOLD(v) __asm__("" : "+x"(v))
 INLINE vec load(const float *p) { return _mm256_loadu_ps(p); }
 INLINE vec fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
-INLINE float total(vec v) {
-  const __m128 b = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
-  return _mm_cvtss_f32(_mm_add_ss(c, _mm_movehdup_ps(c)));
+// As for avx512.
+INLINE __m128 NAME(quarter)(__m256 v) { return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)); }
+INLINE void NAME(transposed_total)(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
+  const __m128 ab = _mm_add_ps(_mm_unpacklo_ps(a, b), _mm_unpackhi_ps(a, b));
+  const __m128 cd = _mm_add_ps(_mm_unpacklo_ps(c, d), _mm_unpackhi_ps(c, d));
+  _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movehl_ps(cd, ab)));
+}
+INLINE void total_of_4(const vec *v, float *out) {
+  NAME(transposed_total)(NAME(quarter)(v[0]), NAME(quarter)(v[1]), NAME(quarter)(v[2]), NAME(quarter)(v[3]), out);
 }
 INLINE float half_of(const u8 *p) { return _cvtsh_ss(get16(p)); }
 
@@ -1302,6 +1346,7 @@ INLINE vec weights(const int dtype, const state *s, int c, const int v) {
 
 enum { NAME(W) = 4 };
 #define W NAME(W)
+#define HOLD(v) (void)0
 #if IS_NEON
 typedef float32x4_t vec;
 INLINE vec zero(void) { return vdupq_n_f32(0); }
@@ -1320,7 +1365,9 @@ INLINE vec load(const float *p) { vec v; memcpy(&v, p, 16); return v; }
 INLINE vec fma(vec a, vec b, vec c) { return a * b + c; }  // two roundings: -ffp-contract=off
 INLINE float half_of(const u8 *p) { return half_bits(get16(p)); }
 #endif
-INLINE float total(vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+INLINE void total_of_4(const vec *v, float *out) {
+  for (int i = 0; i < 4; i++) out[i] = (v[i][0] + v[i][2]) + (v[i][1] + v[i][3]);
+}
 
 typedef struct {
   const u8 *p;
@@ -1379,43 +1426,58 @@ INLINE vec weights(const int dtype, const state *s, int c, const int v) {
 
 #endif  // the variants
 
+// Asks for the rows that come next in the order of their addresses, a stretch for each stretch that is computed.
+#define prefetch_next NAME(prefetch_next)
+INLINE void prefetch_next(const u8 *from, const size_t bytes) {
+  UNROLL for (size_t line = 0; line < bytes; line += 64) __builtin_prefetch(from + line, 0, 3);
+}
+
+// n blocks of R rows times the same inputs of T tokens, from block b on. Arrays have the greatest size, not R or T: those
+// are constants only after inlining, and an array of variable length would keep the sums in memory, not in registers.
+INLINE void turn(const int dtype, const int T, const int R, const int n, const u8 *const *row, const float *const *x,
+                 size_t b, vec sums[MAX_R][MAX_T]) {
+  const int block = dtype >= Q4_K ? 256 : 32, chunk = dtype == Q4_K ? 64 : dtype == Q6_K ? 128 : 32;
+  const size_t bytes = STRETCH(dtype);
+  UNROLL for (int i = 0; i < n; i++) {
+    state heads[MAX_R];
+    UNROLL for (int r = 0; r < R; r++) head(dtype, &heads[r], row[r] + (b + (size_t)i) * bytes);
+    for (int c = 0; c < block / chunk; c++)
+      UNROLL for (int v = 0; v < chunk / W; v++) {
+        vec these[MAX_R];
+        UNROLL for (int r = 0; r < R; r++) these[r] = weights(dtype, &heads[r], c, v);
+        UNROLL for (int t = 0; t < T; t++) {
+          vec xs = load(x[t] + b * (size_t)block + (size_t)(i * block + c * chunk + W * v));
+          if (R > 1) HOLD(xs);  // read once for all rows: the compiler would read it again for each
+          UNROLL for (int r = 0; r < R; r++) sums[r][t] = fma(these[r], xs, sums[r][t]);
+        }
+      }
+  }
+}
+
 // R rows with T tokens at a time: R * T sums grow side by side, so T = 1 hides the latency of the additions behind rows
 // and T = 8 reads each weight once for all tokens. Rows past the end repeat the last; their sums are dropped.
 INLINE void dots(const int dtype, const int T, const int R, const u8 *w, size_t k, int n_rows,
                  const float *const *x, float *out) {
-  const int block = dtype >= Q4_K ? 256 : 32;  // weights per head
-  const int chunk = dtype == Q4_K ? 64 : dtype == Q6_K ? 128 : 32;
-  const size_t bytes = dtype == F32 ? 128 : dtype <= BF16 ? 64 : (size_t)BYTES[dtype];  // of a block here
-  const int per_turn = dtype >= Q4_K ? 1 : 4;  // blocks between two rounds of prefetching
-  const size_t stride = row_stride(dtype, k), blocks = k / (size_t)block;
+  const int block = dtype >= Q4_K ? 256 : 32;    // weights under one head
+  const int per_turn = dtype >= Q4_K ? 1 : 4;    // blocks between two rounds of prefetching
+  const size_t bytes = STRETCH(dtype), stride = row_stride(dtype, k), blocks = k / (size_t)block;
+  const u8 *end = w + (size_t)n_rows * stride;
   for (int i = 0; i < n_rows; i += R) {
-    const u8 *row[R];
-    vec sums[R][T];
+    const u8 *row[MAX_R];
+    vec sums[MAX_R][MAX_T];
     UNROLL for (int r = 0; r < R; r++) {
       row[r] = w + (size_t)(i + r < n_rows ? i + r : n_rows - 1) * stride;
       UNROLL for (int t = 0; t < T; t++) sums[r][t] = zero();
     }
-    for (size_t b = 0; b < blocks;) {
-      const size_t until = b + per_turn <= blocks ? b + per_turn : blocks;
-      UNROLL for (int r = 0; r < R; r++)  // the same place in the rows that come next: never read, so it cannot fault
-        UNROLL for (size_t line = 0; line < (bytes * per_turn + 63) / 64; line++)
-          __builtin_prefetch(row[r] + R * stride + b * bytes + 64 * line, 0, 3);
-      for (; b < until; b++) {
-        state heads[R];
-        UNROLL for (int r = 0; r < R; r++) head(dtype, &heads[r], row[r] + b * bytes);
-        for (int c = 0; c < block / chunk; c++) {
-          const size_t at = b * (size_t)block + (size_t)(c * chunk);
-          UNROLL for (int v = 0; v < chunk / W; v++) {
-            vec these[R];
-            UNROLL for (int r = 0; r < R; r++) these[r] = weights(dtype, &heads[r], c, v);
-            UNROLL for (int t = 0; t < T; t++) {
-              const vec xs = load(x[t] + at + (size_t)(W * v));
-              UNROLL for (int r = 0; r < R; r++) sums[r][t] = fma(these[r], xs, sums[r][t]);
-            }
-          }
-        }
-      }
+    const bool more = i + R < n_rows;
+    const u8 *ahead = row[0] + (R * stride > 8192 ? R * stride : 8192);  // measured: less comes too late
+    size_t b = 0;
+    for (; b + per_turn <= blocks; b += per_turn, ahead += R * per_turn * bytes) {
+      if (ahead < end) prefetch_next(ahead, R * per_turn * bytes);
+      turn(dtype, T, R, per_turn, row, x, b, sums);
     }
+    if (per_turn > 1)
+      for (; b < blocks; b++) turn(dtype, T, R, 1, row, x, b, sums);
     const size_t rest = k - blocks * (size_t)block;  // only f32, f16 and bf16 have one: padded with zeros
     if (dtype <= BF16 && rest) {
       UNROLL for (int r = 0; r < R; r++) {
@@ -1431,24 +1493,27 @@ INLINE void dots(const int dtype, const int T, const int R, const u8 *w, size_t 
         }
       }
     }
-    UNROLL for (int r = 0; r < R; r++)
-      if (i + r < n_rows)
-        UNROLL for (int t = 0; t < T; t++) out[(i + r) * T + t] = total(sums[r][t]);
+    float ends[MAX_R * MAX_T];  // [R, T]
+    vec flat[MAX_R * MAX_T];
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int t = 0; t < T; t++) flat[r * T + t] = sums[r][t];
+    UNROLL for (int s = R * T; s % 4; s++) flat[s] = zero();
+    UNROLL for (int s = 0; s < R * T; s += 4) total_of_4(flat + s, ends + s);
+    memcpy(out + i * T, ends, sizeof *ends * (size_t)((more ? R : n_rows - i) * T));
   }
 }
 
 #if IS_AVX512
-enum { NAME(R_1) = 4, NAME(R_2) = 4, NAME(R_4) = 2, NAME(R_8) = 2 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 4, NAME(R_2) = 4, NAME(R_4) = 4, NAME(R_8) = 3 };
 #elif IS_AVX2
-enum { NAME(R_1) = 4, NAME(R_2) = 2, NAME(R_4) = 2, NAME(R_8) = 1 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 2, NAME(R_2) = 2, NAME(R_4) = 2, NAME(R_8) = 1 };  // 16 registers
 #else
-enum { NAME(R_1) = 2, NAME(R_2) = 2, NAME(R_4) = 2, NAME(R_8) = 1 };
+enum { NAME(R_1) = 4, NAME(R_1_K) = 2, NAME(R_2) = 2, NAME(R_4) = 1, NAME(R_8) = 1 };
 #endif
 
 // One function per dtype, so that everything inside is a constant.
 #define DOTS_OF(dtype)                                                                                            \
   static void NAME(dots_##dtype)(const u8 *w, size_t k, int n_rows, const float *const *x, int n_t, float *out) { \
-    if (n_t == 1) dots(dtype, 1, NAME(R_1), w, k, n_rows, x, out);                                                \
+    if (n_t == 1) dots(dtype, 1, dtype < Q4_K ? NAME(R_1) : NAME(R_1_K), w, k, n_rows, x, out);                   \
     else if (n_t == 2) dots(dtype, 2, NAME(R_2), w, k, n_rows, x, out);                                           \
     else if (n_t == 4) dots(dtype, 4, NAME(R_4), w, k, n_rows, x, out);                                           \
     else dots(dtype, 8, NAME(R_8), w, k, n_rows, x, out);                                                         \
@@ -1471,26 +1536,44 @@ static void NAME(rows)(int dtype, const u8 *w, size_t k, int n_rows, const float
 
 // The option that rounds activations to int8: the codes of 32 weights times 32 rounded activations are summed exactly in
 // integers, then scaled and added in float32, again in one fixed order for a row and a token.
-INLINE void NAME(scales)(const int dtype, const u8 *p, float *a, float *b) {
-  if (dtype == Q8_0 || dtype == Q4_0) a[0] = half_of(p);
-  if (dtype == MXFP4) a[0] = mxfp4_scale(*p);
-  if (dtype == Q4_K) {
-    u8 six_bits[16];
-    q4_k_scales(p + 4, six_bits);
-    const float d = half_of(p), d_min = half_of(p + 2);
-    for (int i = 0; i < 8; i++) a[i] = d * (float)six_bits[i];
-    for (int i = 0; i < 8; i++) b[i] = d_min * (float)six_bits[8 + i];
-  }
-  if (dtype == Q6_K) {
-    const float d = half_of(p + 208);
-    for (int i = 0; i < 16; i++) a[i] = d * (float)(int8_t)p[192 + i];
-  }
-}
-
 #if IS_AVX512 || IS_AVX2
 
 #define codes_t __m256i
 #define lanes_t __m256
+
+typedef struct {
+  state head;  // scales of the weights, of Q4_K and Q6_K those of all sub-blocks
+  float scale;
+} NAME(scales_t);
+#define scales_t NAME(scales_t)
+#if IS_AVX512
+#define MINIMA(head) ((head)->a + 8)
+#else
+#define MINIMA(head) ((head)->b)
+#endif
+
+INLINE void NAME(scales)(const int dtype, scales_t *s, const u8 *p) {
+  if (dtype >= Q4_K) head(dtype, &s->head, p);
+  else s->scale = dtype == MXFP4 ? mxfp4_scale(*p) : half_of(p);
+}
+
+// Scales of the weights times scales of the activations, for a whole block; of Q4_K also what the minima take away.
+INLINE void NAME(products)(const int dtype, const scales_t *s, const rounded *x, size_t at, float *by, lanes_t *minima) {
+  if (dtype < Q4_K) {
+    by[0] = s->scale * x->scale[at];
+    return;
+  }
+  const __m256 scales = _mm256_loadu_ps(x->scale + at);
+  if (dtype == Q4_K) {
+    _mm256_storeu_ps(by, _mm256_mul_ps(_mm256_load_ps(s->head.a), scales));
+    *minima = _mm256_fmadd_ps(_mm256_load_ps(MINIMA(&s->head)), _mm256_loadu_ps(x->sum + at), *minima);
+    return;
+  }
+  const __m256 first = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  const __m256 second = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+  _mm256_storeu_ps(by, _mm256_mul_ps(_mm256_load_ps(s->head.a), first));
+  _mm256_storeu_ps(by + 8, _mm256_mul_ps(_mm256_load_ps(s->head.a + 8), second));
+}
 
 // The 32 weights of sub-block `sub`, as bytes: signed, but for Q4_K, whose nibbles count from a minimum.
 INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
@@ -1517,17 +1600,16 @@ INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
 }
 
 // Pairs are added in 16 bits first: 2 * 128 * 127 still fits, because rounded activations stay within 127.
-INLINE lanes_t NAME(scaled)(const int dtype, codes_t codes, const int8_t *q, const float *a, int sub, float scale) {
+INLINE lanes_t NAME(add_products)(const int dtype, codes_t codes, const int8_t *q, const float *by, int sub, lanes_t to) {
   const __m256i x = _mm256_loadu_si256((const __m256i *)q);
   const __m256i pairs = dtype == Q4_K ? _mm256_maddubs_epi16(codes, x)
                                       : _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes));
   const __m256 sums = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  const __m256 by = dtype == Q6_K ? _mm256_set_m128(_mm_set1_ps(a[2 * sub + 1]), _mm_set1_ps(a[2 * sub]))
-                                  : _mm256_set1_ps(a[sub]);
-  return _mm256_mul_ps(sums, _mm256_mul_ps(by, _mm256_set1_ps(scale)));
+  if (dtype != Q6_K) return _mm256_fmadd_ps(sums, _mm256_set1_ps(by[sub]), to);
+  const __m256 both = _mm256_castps128_ps256(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(by + 2 * sub))));
+  return _mm256_fmadd_ps(sums, _mm256_permutevar8x32_ps(both, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1)), to);
 }
 INLINE lanes_t NAME(lanes_zero)(void) { return _mm256_setzero_ps(); }
-INLINE lanes_t NAME(lanes_add)(lanes_t a, lanes_t b) { return _mm256_add_ps(a, b); }
 INLINE float NAME(lanes_total)(lanes_t v) {
   const __m128 b = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 c = _mm_add_ps(b, _mm_movehl_ps(b, b));
@@ -1541,6 +1623,33 @@ typedef struct {
 } NAME(codes_t);
 #define codes_t NAME(codes_t)
 #define lanes_t float
+
+typedef struct {
+  float a[16], b[8];
+} NAME(scales_t);
+#define scales_t NAME(scales_t)
+
+INLINE void NAME(scales)(const int dtype, scales_t *s, const u8 *p) {
+  if (dtype == Q8_0 || dtype == Q4_0) s->a[0] = half_of(p);
+  if (dtype == MXFP4) s->a[0] = mxfp4_scale(*p);
+  if (dtype == Q4_K) {
+    u8 six_bits[16];
+    q4_k_scales(p + 4, six_bits);
+    const float d = half_of(p), d_min = half_of(p + 2);
+    for (int i = 0; i < 8; i++) s->a[i] = d * (float)six_bits[i];
+    for (int i = 0; i < 8; i++) s->b[i] = d_min * (float)six_bits[8 + i];
+  }
+  if (dtype == Q6_K) {
+    const float d = half_of(p + 208);
+    for (int i = 0; i < 16; i++) s->a[i] = d * (float)(int8_t)p[192 + i];
+  }
+}
+INLINE void NAME(products)(const int dtype, const scales_t *s, const rounded *x, size_t at, float *by, lanes_t *minima) {
+  const int n = dtype == Q6_K ? 16 : dtype == Q4_K ? 8 : 1;
+  for (int i = 0; i < n; i++) by[i] = s->a[i] * x->scale[at + (size_t)(dtype == Q6_K ? i / 2 : i)];
+  if (dtype == Q4_K)
+    for (int i = 0; i < 8; i++) *minima += s->b[i] * x->sum[at + (size_t)i];
+}
 
 INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
   codes_t codes;
@@ -1558,15 +1667,14 @@ INLINE codes_t NAME(codes)(const int dtype, const u8 *p, const int sub) {
   }
   return codes;
 }
-INLINE lanes_t NAME(scaled)(const int dtype, codes_t codes, const int8_t *q, const float *a, int sub, float scale) {
+INLINE lanes_t NAME(add_products)(const int dtype, codes_t codes, const int8_t *q, const float *by, int sub, lanes_t to) {
   int sums[2] = {0, 0};
   for (int i = 0; i < 16; i++) sums[0] += codes.w[i] * q[i];
   for (int i = 16; i < 32; i++) sums[1] += codes.w[i] * q[i];
-  if (dtype == Q6_K) return (float)sums[0] * (a[2 * sub] * scale) + (float)sums[1] * (a[2 * sub + 1] * scale);
-  return (float)(sums[0] + sums[1]) * (a[sub] * scale);
+  if (dtype == Q6_K) return to + ((float)sums[0] * by[2 * sub] + (float)sums[1] * by[2 * sub + 1]);
+  return to + (float)(sums[0] + sums[1]) * by[sub];
 }
 INLINE lanes_t NAME(lanes_zero)(void) { return 0; }
-INLINE lanes_t NAME(lanes_add)(lanes_t a, lanes_t b) { return a + b; }
 INLINE float NAME(lanes_total)(lanes_t v) { return v; }
 
 #endif
@@ -1576,36 +1684,39 @@ INLINE void NAME(rounded_dots)(const int dtype, const int T, const int R, const 
   const int subs = BLOCK[dtype] / 32, per_turn = dtype >= Q4_K ? 1 : 4;
   const size_t bytes = (size_t)BYTES[dtype], stride = row_stride(dtype, k), blocks = k / (size_t)BLOCK[dtype];
   for (int i = 0; i < n_rows; i += R) {
-    const u8 *row[R];
-    lanes_t sums[R][T];
-    float minima[R][T];
+    const u8 *row[MAX_R];
+    lanes_t sums[MAX_R][MAX_T];
+    lanes_t minima[MAX_R][MAX_T];
     UNROLL for (int r = 0; r < R; r++) {
       row[r] = w + (size_t)(i + r < n_rows ? i + r : n_rows - 1) * stride;
-      UNROLL for (int t = 0; t < T; t++) sums[r][t] = NAME(lanes_zero)(), minima[r][t] = 0;
+      UNROLL for (int t = 0; t < T; t++) sums[r][t] = minima[r][t] = NAME(lanes_zero)();
     }
     for (size_t b = 0; b < blocks;) {
       const size_t until = b + per_turn <= blocks ? b + per_turn : blocks;
-      UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (size_t line = 0; line < (bytes * per_turn + 63) / 64; line++)
-          __builtin_prefetch(row[r] + R * stride + b * bytes + 64 * line, 0, 3);
+      const u8 *ahead = row[0] + b * bytes * R + (R * stride > 8192 ? R * stride : 8192);
+      if (ahead < w + (size_t)n_rows * stride) prefetch_next(ahead, R * per_turn * bytes);
       for (; b < until; b++) {
-        float a[R][16], least[R][8];
-        UNROLL for (int r = 0; r < R; r++) NAME(scales)(dtype, row[r] + b * bytes, a[r], least[r]);
+        float by[MAX_R][MAX_T][16];
+        UNROLL for (int r = 0; r < R; r++) {
+          scales_t scales;
+          NAME(scales)(dtype, &scales, row[r] + b * bytes);
+          UNROLL for (int t = 0; t < T; t++)
+            NAME(products)(dtype, &scales, &x[t], b * (size_t)subs, by[r][t], &minima[r][t]);
+        }
         UNROLL for (int sub = 0; sub < subs; sub++) {
-          const size_t at = b * (size_t)subs + (size_t)sub;
+          const size_t at = 32 * (b * (size_t)subs + (size_t)sub);
           UNROLL for (int r = 0; r < R; r++) {
             const codes_t these = NAME(codes)(dtype, row[r] + b * bytes, sub);
-            UNROLL for (int t = 0; t < T; t++) {
-              sums[r][t] = NAME(lanes_add)(sums[r][t], NAME(scaled)(dtype, these, x[t].q + 32 * at, a[r], sub, x[t].scale[at]));
-              if (dtype == Q4_K) minima[r][t] += least[r][sub] * x[t].sum[at];
-            }
+            UNROLL for (int t = 0; t < T; t++)
+              sums[r][t] = NAME(add_products)(dtype, these, x[t].q + at, by[r][t], sub, sums[r][t]);
           }
         }
       }
     }
     UNROLL for (int r = 0; r < R; r++)
       if (i + r < n_rows)
-        UNROLL for (int t = 0; t < T; t++) out[(i + r) * out_stride + t] = NAME(lanes_total)(sums[r][t]) - minima[r][t];
+        UNROLL for (int t = 0; t < T; t++) out[(i + r) * out_stride + t] =
+            NAME(lanes_total)(sums[r][t]) - NAME(lanes_total)(minima[r][t]);
   }
 }
 
@@ -1670,16 +1781,20 @@ static const kernels NAME(kernels) = {VARIANT_NAME, NAME(rows), NAME(rounded_row
 #undef zero
 #undef load
 #undef fma
-#undef total
+#undef total_of_4
 #undef head
 #undef weights
 #undef half_of
+#undef turn
 #undef dots
-#undef dots_of
 #undef W
+#undef HOLD
 #undef DOTS_OF
+#undef prefetch_next
 #undef ROUNDED_OF
 #undef codes_t
+#undef scales_t
+#undef MINIMA
 #undef lanes_t
 #undef NAME
 #undef JOIN

@@ -23,13 +23,14 @@ ROUNDINGS = ("float32", "int8")
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What the bytes of a row mean: gate [inner, hidden], up [inner, hidden], down [hidden, inner], then float32 biases.
+    """What the bytes of a row mean: gate [inner, hidden], up [inner, hidden], down [hidden, inner], then biases.
 
     dtypes: of gate, up and down, names of `dtypes.DTYPES`. Output rows lie one after another without padding.
     activation: `swiglu` silu(g) * u; `geglu` gelu(g) * u, gelu in its tanh form (Gemma); `swiglu_clamped`
-    g' * sigmoid(alpha * g') * (u' + 1), g' = min(g, limit), u' = clip(u, -limit, limit) (gpt-oss: alpha 1.702, limit 7).
+    g' * sigmoid(alpha * g') * (u' + 1), g' = min(g, limit), u' = clip(u, -limit, limit) (gpt-oss: alpha 1.702,
+    limit 7; GptOssExperts of Hugging Face transformers).
     offsets: of gate, up and down in the row, bytes; by default one after another.
-    biases: of gate, up and down in the row, bytes, -1 for none; True puts all three behind the weights.
+    biases: of the float32 biases of gate, up and down in the row, bytes, -1 for none; True puts all behind the weights.
     """
 
     hidden: int
@@ -94,9 +95,9 @@ def native() -> ModuleType:
         from . import _cold  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as missing:
         raise BadExecutor(
-            "the cold chain needs the extension slotwise.executor._cold, which was not built when slotwise was installed "
-            f"({missing}): install a C compiler and the headers of this Python (on Debian: apt-get install gcc libc6-dev "
-            "python3-dev), then run the pip install of slotwise again; -v shows why a build fails"
+            "the cold chain needs the extension slotwise.executor._cold, which was not built when slotwise was "
+            f"installed ({missing}): install a C compiler and the headers of this Python (Debian: apt-get install gcc "
+            "libc6-dev python3-dev), then run the pip install of slotwise again; -v shows why a build fails"
         ) from missing
     return _cold
 
@@ -174,7 +175,7 @@ class ColdChain:
         return self
 
     def layer(self, layout: RowLayout) -> Layer:
-        """Takes in a layout. Raises BadExecutor if activations are rounded and hidden or inner is not a multiple of 32."""
+        """Takes in a layout. Raises BadExecutor for int8 activations if hidden or inner is no multiple of 32."""
         rounds = self.activations == "int8"
         if rounds and (layout.hidden % 32 or layout.inner % 32):
             raise BadExecutor(
@@ -182,13 +183,9 @@ class ColdChain:
                 "use activations='float32'"
             )
         codes = tuple(dtype_named(name).code for name in layout.dtypes)
-        kind = ACTIVATIONS[layout.activation]
-        return Layer(
-            self._opened.layer(
-                layout.hidden, layout.inner, codes, layout.starts, layout.bias_starts, kind, layout.alpha, layout.limit, rounds
-            ),
-            layout,
-        )  # fmt: skip
+        shape, places = (layout.hidden, layout.inner), (layout.starts, layout.bias_starts)
+        activation = (ACTIVATIONS[layout.activation], layout.alpha, layout.limit)
+        return Layer(self._opened.layer(*shape, codes, *places, *activation, rounds), layout)
 
     def submit(
         self,
@@ -203,7 +200,8 @@ class ColdChain:
 
         rows: addresses of m rows of that layout. They must stay readable until the job is done.
         offsets, tokens: row i computes tokens[offsets[i]:offsets[i + 1]], indices into x; offsets has m + 1 items.
-        x: [n, hidden], C-contiguous. out: [pairs, hidden], C-contiguous; pair j is written to out[j], nothing is summed.
+        x: [n, hidden], C-contiguous; without a copy if it begins at a multiple of 64 bytes and hidden is one of 16.
+        out: [pairs, hidden], C-contiguous; pair j is written to out[j], nothing is summed.
         x and out are held until the job is waited for. Wrong arrays raise BadExecutor, and nothing is queued.
         """
         if x.dtype != np.float32 or out.dtype != np.float32:
@@ -228,13 +226,14 @@ class ColdChain:
         self._opened.fail_next(piece)
 
     def read(self, memory: NDArray[Any]) -> int:
-        """Reads the whole array with all threads: the ceiling of what any chain can reach. Returns the xor of its words."""
+        """Reads the whole array with all threads: the ceiling of any chain. Returns the xor of its 8-byte words."""
         _whole(memory)
         return self._opened.read(memory.ctypes.data, memory.nbytes)
 
     def copy(self, to: NDArray[Any], source: NDArray[Any]) -> None:
         """Copies all bytes with all threads, touching new memory in the threads that will read it."""
-        _whole(to), _whole(source)
+        _whole(to)
+        _whole(source)
         if to.nbytes != source.nbytes:
             raise BadExecutor(f"{source.nbytes} bytes into {to.nbytes}: both must be the same")
         self._opened.copy(to.ctypes.data, source.ctypes.data, to.nbytes)

@@ -1,16 +1,17 @@
-"""The dtypes in which weights are stored and computed: their blocks, and arrays encoded into them for synthetic weights.
+"""The dtypes in which weights are stored and computed: their blocks, and how arrays are encoded for synthetic weights.
 
-Block dtypes follow the GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and the block structures that
-it names), little-endian, each block holding consecutive weights of one output row:
+Block dtypes are laid out as in GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md), little-endian;
+a block holds consecutive weights of one output row:
 
 Q8_0   32 weights: scale f16, 32 int8 q.                                  w = d * q
 Q4_0   32 weights: scale f16, 16 bytes; low nibbles are weights 0-15, high nibbles 16-31.   w = d * (q - 8)
 MXFP4  32 weights: exponent byte e, 16 bytes of FP4 E2M1 as in Q4_0.      w = 2^(e - 127) * fp4(q)
 Q4_K   256 weights: d f16, d_min f16, 12 bytes of eight 6-bit scales and eight 6-bit minima, 128 bytes; bytes 32j.. hold
-       weights 64j + 0-31 in the low nibbles and 64j + 32-63 in the high ones.   w = d * scale[i // 32] * q - d_min * min[i // 32]
+       weights 64j + 0-31 in the low nibbles and 64j + 32-63 in the high ones.
+       w = d * scale[i // 32] * q - d_min * minimum[i // 32]
 Q6_K   256 weights: 128 bytes of low nibbles, 64 bytes of high bit pairs, 16 int8 scales, d f16. In each half of 128,
-       low byte l has weights l (low) and 64 + l (high), pair byte l has weights l, 32 + l, 64 + l, 96 + l from its lowest
-       bits up.                                                           w = d * scale[i // 16] * (q - 32)
+       low byte l has weights l (low) and 64 + l (high), pair byte l has weights l, 32 + l, 64 + l, 96 + l from its
+       lowest bits up.   w = d * scale[i // 16] * (q - 32)
 """
 
 from __future__ import annotations
@@ -168,5 +169,6 @@ def _q6_k(x: NDArray[Any]) -> Bytes:
 
 
 _ENCODERS = {
-    "f32": _f32, "f16": _f16, "bf16": _bf16, "Q8_0": _q8_0, "Q4_0": _q4_0, "MXFP4": _mxfp4, "Q4_K": _q4_k, "Q6_K": _q6_k,
+    "f32": _f32, "f16": _f16, "bf16": _bf16,
+    "Q8_0": _q8_0, "Q4_0": _q4_0, "MXFP4": _mxfp4, "Q4_K": _q4_k, "Q6_K": _q6_k,
 }  # fmt: skip

@@ -174,7 +174,7 @@ class Executor:
     def _fetch(
         self, layer: int, tick: Any, pairs: Pairs, misses: list[tuple[int, int]], loads: list[Load], streamed: bool
     ) -> None:
-        """Missed rows on the device: from the slot that holds or will hold them, or by rows outside the pool, in waves."""
+        """Missed rows on the device: from the slot that holds them, or by rows outside the pool, in waves."""
         if not misses:
             return
         pool = 0 if self._wide else layer

@@ -1,4 +1,4 @@
-"""Where slots lie in device memory: one allocation a pool, one for scratch, one for staging, made when the executor opens."""
+"""Where slots lie in device memory: one allocation a pool, one for scratch, one for staging, made at opening."""
 
 from __future__ import annotations
 

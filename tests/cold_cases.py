@@ -1,9 +1,11 @@
-"""What the tests of the cold chain share: rows of synthetic weights, jobs over them, and a chain that is closed again."""
+"""What the tests of the cold chain share: rows of synthetic weights, jobs over them, what may run."""
 
 import numpy as np
+import pytest
 
-from slotwise.executor.cold import ColdChain, RowLayout
+from slotwise.executor.cold import ColdChain, RowLayout, native
 from slotwise.executor.dtypes import encode
+from slotwise.executor.errors import BadExecutor
 
 
 def some_row(layout: RowLayout, seed: int) -> np.ndarray:
@@ -41,3 +43,16 @@ def inputs(n: int, hidden: int, seed: int = 0) -> np.ndarray:
 def error(found: np.ndarray, expected: np.ndarray) -> float:
     """The largest error of a token, relative to the length of its output."""
     return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
+
+
+def built() -> bool:
+    try:
+        native()
+    except BadExecutor:
+        return False
+    return True
+
+
+needs_native = pytest.mark.skipif(
+    not built(), reason="slotwise.executor._cold was not built: install a C compiler and the headers of this Python"
+)

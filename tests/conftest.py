@@ -46,3 +46,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("shared")
+
+
+def pytest_generate_tests(metafunc):
+    """`variant` and `variants`: instruction sets of the cold chain that this processor has; unbuilt, `plain` alone."""
+    if {"variant", "variants"} & set(metafunc.fixturenames):
+        from cold_cases import built
+
+        from slotwise.executor.cold import native
+
+        found = native().variants() if built() else ["plain"]
+        if "variant" in metafunc.fixturenames:
+            metafunc.parametrize("variant", found)
+        else:
+            metafunc.parametrize("variants", [found], ids=["all"])

@@ -8,7 +8,7 @@ from conftest import ROOT, python, run
 
 import slotwise
 
-SPEED = ("live_calls", "load_speed", "startup", "memory", "replay_speed")
+SPEED = ("live_calls", "load_speed", "startup", "memory", "replay_speed", "cold_speed")
 PEERLESS = {"replay_speed": "measures against libCacheSim"}  # the benchmarks that need the extra `bench`
 
 

@@ -13,7 +13,7 @@ from .backend import Rows
 
 _SMALL = 64  # pairs up to which Python's own loops are faster than sorting in NumPy
 _MISSES = frozenset((V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed))
-_LOADS = frozenset((V.load_demand, V.load_speculative, V.load_initial))
+_LOADS = frozenset((V.load_demand, V.load_speculative))
 
 
 class Load(NamedTuple):
@@ -26,17 +26,21 @@ class Load(NamedTuple):
 
 
 class Dispatch(NamedTuple):
-    """A plan, sorted: (expert, slot) of hits and misses in order of demand (slot -1: none), loads in order."""
+    """A plan, sorted: (expert, slot) of hits and misses in order of demand (slot -1: none), loads in order.
+
+    `initial` are rows that are there from now on, before any hit is judged: pins, static profiles.
+    """
 
     hits: list[tuple[int, int]]
     misses: list[tuple[int, int]]
+    initial: list[Load]
     loads: list[Load]
     streamed: bool
 
 
 def read_plan(plan: Plan, layer: int, wide: bool, n_experts: int) -> Dispatch:
     """Sorts the decisions of one tick; keys of a global pool hold the layer."""
-    hits, misses, loads, streamed = [], [], [], False
+    hits, misses, initial, loads, streamed = [], [], [], [], False
     for verb, key, slot in zip(*(array.tolist() for array in plan.arrays()), strict=True):
         expert = key % n_experts
         if verb == V.hit:
@@ -44,9 +48,11 @@ def read_plan(plan: Plan, layer: int, wide: bool, n_experts: int) -> Dispatch:
         elif verb in _MISSES:
             misses.append((expert, slot))
             streamed = streamed or verb == V.streamed
-        if verb in _LOADS:
-            loads.append(Load(key // n_experts, expert, 0, slot) if wide else Load(layer, expert, layer, slot))
-    return Dispatch(hits, misses, loads, streamed)
+        if verb in _LOADS or verb == V.load_initial:
+            (initial if verb == V.load_initial else loads).append(
+                Load(key // n_experts, expert, 0, slot) if wide else Load(layer, expert, layer, slot)
+            )
+    return Dispatch(hits, misses, initial, loads, streamed)
 
 
 class Pairs:

@@ -16,6 +16,7 @@ from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
 from .journal import Journal
+from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
 
@@ -35,7 +36,7 @@ class Executor:
     computed `cold` and counted `diverted`.
     headroom_bytes: device memory to leave free. staging: rows for steps that are streamed, default 2 * top_k.
     spec_chunk: at most so many speculative rows in one batch of copies; None makes one batch a tick.
-    max_tokens: the most tokens of a step.
+    max_tokens: the most tokens of a step. plan_hash: keep the hash of all plans, as `replay --plan-hash` prints it.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Executor:
         staging: int | None = None,
         spec_chunk: int | None = None,
         max_tokens: int = 2048,
+        plan_hash: bool = False,
     ):
         _check(pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk)
         self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
@@ -77,7 +79,8 @@ class Executor:
         self._readers: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that last read it
         self._number = 0
         self._journal = Journal(pool)
-        self._step = -1
+        self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
+        self._step, self._said = -1, False
         self._last_layer = pool.n_layers
         self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
         self.diverted = self.n_copies = self.n_batches = self.bytes_copied = 0
@@ -97,9 +100,12 @@ class Executor:
         self._step += layer <= self._last_layer
         self._last_layer = layer
         work = self._read(self._journal.step(layer, ids), layer)
+        if work.initial:
+            self._fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
         tick = self.backend.begin(layer, x, pairs.count)
         self._compute(layer, tick, pairs, work)
+        self._note(layer)
         if predicted is not None:
             self.prefetch(layer + self.horizon, predicted)
         return self.backend.merge(tick, pairs.places, weights)
@@ -109,13 +115,22 @@ class Executor:
         if layer >= self.pool.n_layers:
             return
         predicted = np.atleast_2d(self.backend.host(predicted))
-        loads = self._read(self._journal.prefetch(layer, predicted), layer).loads
+        work = self._read(self._journal.prefetch(layer, predicted), layer)
+        if work.initial:
+            self._fill(work.initial)
+        loads = work.loads
         chunk = self.spec_chunk or max(1, len(loads))
         for first in range(0, len(loads), chunk):
             if self._load(loads[first : first + chunk], layer, "ahead", first, loads) is not loads:
                 break  # what is left was refused, or given up, with this batch
+        self._note(layer)
+
+    def _note(self, layer: int) -> None:
+        if self.plan_hash:
+            self.plan_hash.add(self._plan, self._step, layer)
 
     def _read(self, plan: Plan, layer: int) -> Dispatch:
+        self._plan = plan
         return read_plan(plan, layer, self._wide, self.pool.n_experts)
 
     # --- one tick ---
@@ -196,25 +211,24 @@ class Executor:
         addresses, n_bytes = self.store.addresses[layer], self.store.layouts[layer].row_bytes
         for i in range(0, len(outside), max(1, len(rows))):
             wave = list(zip(outside[i : i + len(rows)], rows, strict=False))
-            ticket = self._copy([Copy(addresses[expert], row, n_bytes) for expert, row in wave])
-            self._hot(tick, pairs, wave, [ticket])
+            try:
+                ticket = self._copy([Copy(addresses[expert], row, n_bytes) for expert, row in wave])
+            except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
+                self._say(f"rows beside the slots: {failed}")
+                self.diverted += len(wave)
+                self.chain.wait(self._cold(layer, tick, pairs, [expert for expert, _ in wave]))
+            else:
+                self._hot(tick, pairs, wave, [ticket])
 
     def _load(self, loads: list[Load], layer: int, phase: str, first: int, all_loads: list[Load]) -> list[Load]:
-        """Starts one batch of copies into slots. Of several loads into one slot, the last is the one that stays.
+        """Starts one batch of copies, the loads from number `first` of the phase on.
 
-        `first` is the number of its first load in the phase. Returns `all_loads`; or, where the batch failed, what is
-        left of them once the pool knows.
+        Returns `all_loads`; or, where the batch failed, what is left of them once the pool knows.
         """
         if not loads:
             return all_loads
-        copies = {
-            (pool, slot): Copy(
-                self.store.addresses[layer][expert], self.slots.address(pool, slot), self.store.layouts[layer].row_bytes
-            )
-            for layer, expert, pool, slot in loads
-        }
         try:
-            ticket = self._copy(list(copies.values()))
+            self._fill(loads)
         except CopyRefused:
             self._fail(layer, phase, first, "refused")
             return self._read(self._journal.again(first), layer).loads
@@ -224,14 +238,28 @@ class Executor:
                 if self.pool.slots_of(load.layer).get(load.expert) == load.slot:
                     self._journal.give_up(load.layer, load.expert)
             return all_loads[:first]
-        for place in copies:
-            self._copying[place] = ticket
         return all_loads
 
+    def _fill(self, loads: list[Load]) -> None:
+        """Starts one batch of copies into slots. Of several loads into one slot, the last is the one that stays."""
+        copies = {
+            (pool, slot): Copy(
+                self.store.addresses[layer][expert], self.slots.address(pool, slot), self.store.layouts[layer].row_bytes
+            )
+            for layer, expert, pool, slot in loads
+        }
+        ticket = self._copy(list(copies.values()))
+        for place in copies:
+            self._copying[place] = ticket
+
     def _fail(self, layer: int, phase: str, first: int, kind: str) -> None:
-        if not self.failures:
-            _LOG.warning("step %d, layer %d: copies %s; counted, and said once", self._step, layer, kind)
+        self._say(f"{phase} copies {kind}")
         self.failures.append({"step": self._step, "layer": layer, "phase": phase, "load": first, "kind": kind})
+
+    def _say(self, what: str) -> None:
+        if not self._said:
+            _LOG.warning("step %d, layer %d: %s; more of it is counted, not said", self._step, self._last_layer, what)
+        self._said = True
 
     def _ticket(self, pool: int, slot: int) -> Any:
         """The copy that is under way into a slot; None once it has landed."""
@@ -300,5 +328,3 @@ def _check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: f
         raise BadExecutor(f"split_share={split_share}: a share of the misses, from 0 to 1")
     if spec_chunk is not None and spec_chunk < 1:
         raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")
-    if pool.width and not any(pool.slots):
-        raise BadExecutor(f"look-ahead of width {pool.width} into 0 slots: give slots, or width 0")

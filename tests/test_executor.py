@@ -1,0 +1,195 @@
+"""The executor on the numpy backend: plans are the replay's, and no option changes a byte of the output."""
+
+import threading
+
+import numpy as np
+import pytest
+from executor_cases import INNER, Model, carry_out
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import slotwise
+from slotwise.executor.backend import backends, make_backend
+from slotwise.executor.backend_numpy import NumpyBackend
+from slotwise.executor.cold import RowLayout
+from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused
+from slotwise.replay.failures import Failure
+
+SIZES = (1, 1, 3, 1, 12, 2, 1, 1, 1, 2)
+STATES = ("residents", "in_flight", "unresolved")
+POLICIES = ("lru", "fifo", "lfu(half_life=4)", "lfru+guard", "lfru(clock=access)+gate(window=4,admit=2)", "random",
+            "static(warmup=3)")  # fmt: skip
+
+
+def same_plans(outcome, trace, policy, slots, **options):
+    """Plan hash and counters of a replay with the same options, and those of the run."""
+    failures = tuple(Failure(**failure) for failure in outcome.failures)
+    law = slotwise.replay(trace, policy, slots, plan_hash=True, failures=failures, **options)
+    assert outcome.plan_sha256 == law.plan_sha256
+    shared = set(outcome.counters) & set(law.counters)
+    assert {name: outcome.counters[name] for name in shared} == {name: law.counters[name] for name in shared}
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_plans_are_those_of_a_replay_and_outputs_those_of_the_cpu_alone(data):
+    model = Model()
+    trace = model.trace(data.draw(st.lists(st.sampled_from([1, 1, 1, 2, 3, 9]), min_size=1, max_size=12)), 5)
+    policy, width = data.draw(st.sampled_from(POLICIES)), data.draw(st.sampled_from([0, 1, 4]))
+    slots, scope = data.draw(st.integers(1, 9)), data.draw(st.sampled_from(["layer", "global"]))
+    pool = {
+        "scope": scope,
+        "contract": data.draw(st.sampled_from(["event", "sequential"])),
+        "lag_demand": data.draw(st.sampled_from([0, 0, 2])),
+        "lag_prefetch": data.draw(st.sampled_from([0, 0, 3])),
+        "max_loads": data.draw(st.sampled_from([None, None, 1])),
+        "prefill": data.draw(st.sampled_from(["cached", "stream"])),
+        "overflow": "bypass" if "static" in policy else data.draw(st.sampled_from(["bypass", "bypass", "exceed"])),
+    }
+    run = {
+        "overlap": data.draw(st.booleans()),
+        "miss": data.draw(st.sampled_from(["cpu", "fetch", "split"])),
+        "late": data.draw(st.sampled_from(["wait", "cold"])),
+        "spec_chunk": data.draw(st.sampled_from([None, 1])),
+    }
+    outcome = carry_out(model, trace, policy, slots, width=width, pool=pool, **run)
+    same_plans(outcome, trace, policy, slots, width=width, **pool)
+    assert outcome.outputs == carry_out(model, trace, "lru", 0).outputs
+
+
+def test_no_number_of_threads_and_no_repetition_changes_a_byte():
+    model = Model()
+    trace = model.trace(SIZES)
+    runs = [carry_out(model, trace, "lfru+guard", width=4, threads=threads) for threads in (1, 1, 2, 3)]
+    assert len({(run.outputs, run.plan_sha256) for run in runs}) == 1
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("f32",) * 3, ("f16",) * 3, ("Q8_0",) * 3, ("Q4_K", "Q4_K", "Q6_K"), ("MXFP4",) * 3]
+)
+def test_every_stored_dtype_gives_the_bytes_of_the_cpu_wherever_its_rows_lie(dtypes):
+    model = Model(layout=RowLayout(256, 256, dtypes))
+    trace = model.trace(SIZES[:6])
+    hot = carry_out(model, trace, "lru", 8)
+    assert hot.counters["hits"] > 0
+    assert hot.outputs == carry_out(model, trace, "lru", 0).outputs
+
+
+def test_a_token_alone_gives_the_bytes_that_it_gives_among_others():
+    model, together = Model(), []
+    trace = model.trace([4])
+    ids, n = trace.rows("step"), 4
+    assert len(ids["step"]) == n
+    backend = make_backend("numpy")
+    from slotwise.executor.cold import ColdChain
+    from slotwise.executor.executor import Executor
+    from slotwise.executor.store import HostStore
+
+    x = np.random.default_rng(3).normal(0, 1, (n, model.layout.hidden)).astype(np.float32)
+    weights = np.random.default_rng(4).random((n, model.top_k), np.float32)
+    experts = trace.layer(0)
+    with ColdChain(1) as chain:
+        store = HostStore([model.layout], model.n_experts, backend).fill(7, chain)
+        for miss in ("cpu", "fetch"):
+            pool = slotwise.Pool("lru", n_layers=1, n_experts=model.n_experts, slots=4, full=True)
+            with Executor(pool, store, make_backend("numpy"), chain, top_k=2, miss=miss, headroom_bytes=0) as executor:
+                together.append(executor.forward(0, x, experts, weights).tobytes())
+                alone = [executor.forward(0, x[i : i + 1], experts[i], weights[i : i + 1]) for i in range(n)]
+                together.append(b"".join(y.tobytes() for y in alone))
+    assert len(set(together)) == 1
+
+
+class Slow(NumpyBackend):
+    """Copies land only when `gate` is open."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = threading.Event()
+
+    def _carry(self, copies, after):
+        self.gate.wait(10)
+        super()._carry(copies, after)
+
+
+def test_a_planned_hit_whose_copy_is_late_runs_on_the_cpu_if_asked_and_counts_diverted():
+    model = Model(n_layers=1)
+    trace = model.trace([1] * 6, seed=2)
+    backend = Slow()
+    threading.Timer(0.3, backend.gate.set).start()
+    late = carry_out(model, trace, "lru", 8, backend=backend, late="cold")
+    prompt = carry_out(model, trace, "lru", 8)
+    assert late.executor.diverted > 0
+    assert prompt.executor.diverted == 0
+    assert (late.outputs, late.plan_sha256) == (prompt.outputs, prompt.plan_sha256)
+
+
+class Failing(NumpyBackend):
+    """The copies numbered in `failing` fail, in the way that it says."""
+
+    def __init__(self, failing):
+        super().__init__()
+        self.failing, self.calls = failing, -1
+
+    def copy(self, copies, after=None):
+        self.calls += 1
+        kind = self.failing.get(self.calls)
+        if kind is None:
+            return super().copy(copies, after)
+        if kind is CopyDoubtful and len(copies) > 1:
+            super().copy(copies[:1], after)
+        raise kind("asked for by a test")
+
+
+@pytest.mark.parametrize("kind", [CopyRefused, CopyDoubtful])
+@pytest.mark.parametrize("options", [{}, {"miss": "fetch"}, {"spec_chunk": 1}, {"overlap": False}])
+def test_copies_that_fail_at_any_place_change_no_output_and_a_replay_repeats_the_plan(kind, options):
+    model = Model()
+    trace = model.trace(SIZES[:5])
+    usual = carry_out(model, trace, "lfru+guard", 3, width=3, **options)
+    for place in range(usual.executor.n_batches):
+        for failing in ({place: kind}, {place: kind, place + 1: kind, place + 4: kind}):
+            outcome = carry_out(model, trace, "lfru+guard", 3, width=3, backend=Failing(failing), **options)
+            assert outcome.outputs == usual.outputs
+            if outcome.failures:
+                same_plans(outcome, trace, "lfru+guard", 3, width=3)
+            else:  # what failed was a row beside the slots
+                assert options == {"miss": "fetch"}
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if "static" not in p])
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_failures_of_any_policy_are_repeated_by_a_replay(policy, scope, data):
+    model = Model()
+    trace = model.trace(SIZES, data.draw(st.integers(0, 99)))
+    kinds = st.sampled_from([CopyRefused, CopyDoubtful])
+    backend = Failing(data.draw(st.dictionaries(st.integers(0, 40), kinds)))
+    pool = {"scope": scope, "contract": data.draw(st.sampled_from(["event", "sequential"]))}
+    outcome = carry_out(model, trace, policy, 4, width=2, backend=backend, pool=pool)
+    same_plans(outcome, trace, policy, 4, width=2, **pool)
+
+
+def test_what_cannot_be_carried_out_is_refused_before_anything_opens():
+    model = Model()
+    trace = model.trace([1])
+    for policy in ("belady", "opt"):
+        with pytest.raises(slotwise.BadPolicy, match="future"):
+            carry_out(model, trace, policy)
+    with pytest.raises(ValueError, match="width 2 with 0 slots"):
+        carry_out(model, trace, "lru", 0, width=2)
+    stride = model.layout.row_bytes
+    with pytest.raises(BadExecutor, match="at most 2 slots a pool fit"):
+        carry_out(model, trace, "lru", 3, backend=NumpyBackend(device_bytes=3 * 2 * stride + 100))
+    with pytest.raises(BadExecutor, match="MiB of headroom"):
+        carry_out(model, trace, backend=NumpyBackend(device_bytes=1 << 20), headroom_bytes=1 << 20)
+    with pytest.raises(BadExecutor, match="no backend 'cuda'"):
+        make_backend("cuda")
+    assert "numpy" in backends()
+    assert model.layout.inner == INNER
+
+
+def test_a_closed_executor_leaves_no_thread():
+    before = {thread.name for thread in threading.enumerate()}
+    carry_out(Model(), Model().trace([1, 1]), width=2)
+    assert {thread.name for thread in threading.enumerate()} == before

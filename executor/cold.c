@@ -74,7 +74,8 @@ INLINE float half_bits(uint16_t h) {
   return as_float(as_bits(as_float(rest << 13) * 0x1p112f) | sign);
 }
 
-// Half of 2^(e-127), the scale of an MXFP4 block, by its exponent byte; the two smallest are subnormal. Filled at import.
+// Half of 2^(e-127), the scale of an MXFP4 block, by its exponent byte; the two smallest are subnormal. Filled at
+// import.
 static float MXFP4_SCALES[256];
 INLINE float mxfp4_scale(u8 e) { return MXFP4_SCALES[e]; }
 
@@ -139,7 +140,6 @@ typedef struct {
 #if defined(__x86_64__)
 
 #ifdef __clang__
-#define TARGET_BEGIN(text) _Pragma(text)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
@@ -241,7 +241,7 @@ typedef struct {
   uint64_t seed;
   float sigma;
   int fill_dtype;
-  _Atomic uint64_t checksum;
+  _Atomic uint64_t *checksum;  // of the caller, who waits: this place may be taken again before it wakes
   _Atomic int failed;
   _Atomic int inside;        // threads that have not left the job
   _Atomic int64_t finished;  // ticket of the last job that finished in this place
@@ -315,7 +315,8 @@ static int project(const pool *p, const job *j, int which, const u8 *row, size_t
   if (l->rounds && BLOCK[dtype] > 1) {
     rounded x[MAX_T];
     for (int t = 0; t < padded; t++)
-      x[t] = (rounded){j->q[source] + at[t] * k, j->scale[source] + at[t] * (k / 32), j->sum[source] + at[t] * (k / 32)};
+      x[t] = (rounded){j->q[source] + at[t] * k, j->scale[source] + at[t] * (k / 32),
+                       j->sum[source] + at[t] * (k / 32)};
     p->kernels->rounded_rows(dtype, w, k, n, x, padded, out);
   } else {
     const float *x[MAX_T];
@@ -443,7 +444,7 @@ static void piece_of(pool *p, job *j, int at, size_t piece) {
     return;
   }
   const size_t first = piece * j->piece_bytes, n = smaller(j->piece_bytes, j->bytes - first);
-  if (j->kind == JOB_READ) atomic_fetch_xor(&j->checksum, p->kernels->read(j->from + first, n));
+  if (j->kind == JOB_READ) atomic_fetch_xor(j->checksum, p->kernels->read(j->from + first, n));
   else memcpy(j->to + first, j->from + first, n);
 }
 
@@ -511,6 +512,7 @@ static void *thread_main(void *argument) {
   free(argument);
   pool *p = start.pool;
 #ifdef __linux__
+  pthread_setname_np(pthread_self(), "slotwise-cold");
   if (p->cores) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -883,11 +885,11 @@ static PyObject *pool_fail_next(PyObject *self, PyObject *argument) {
   Py_RETURN_NONE;
 }
 
-// A job over plain memory, waited for. NULL with an exception if it failed.
-static job *over_memory(pool *p, int kind, const u8 *from, u8 *to, size_t bytes, int dtype, uint64_t seed, float sigma,
-                        uint64_t *checksum) {
+// A job over plain memory, waited for. False with an exception if it failed.
+static bool over_memory(pool *p, int kind, const u8 *from, u8 *to, size_t bytes, int dtype, uint64_t seed, float sigma,
+                        _Atomic uint64_t *checksum) {
   job *j = begin_job(p, kind);
-  if (!j) return NULL;
+  if (!j) return false;
   j->from = from;
   j->to = to;
   j->bytes = bytes;
@@ -896,27 +898,26 @@ static job *over_memory(pool *p, int kind, const u8 *from, u8 *to, size_t bytes,
   j->sigma = sigma;
   j->piece_bytes = 1 << 18;
   j->phases[0].pieces = (bytes + j->piece_bytes - 1) / j->piece_bytes;
-  atomic_store(&j->checksum, 0);
-  const int64_t ticket = publish(p, j);
-  if (!wait_for(p, ticket)) return NULL;
-  if (checksum) *checksum = atomic_load(&j->checksum);
-  return j;
+  j->checksum = checksum;
+  return wait_for(p, publish(p, j));
 }
 
 static PyObject *pool_read(PyObject *self, PyObject *args) {
   unsigned long long from, bytes;
-  uint64_t checksum;
+  _Atomic uint64_t checksum = 0;
   if (!PyArg_ParseTuple(args, "KK", &from, &bytes)) return NULL;
-  if (!from || !bytes || bytes % 8) return PyErr_Format(PyExc_ValueError, "read needs memory and a multiple of 8 bytes, got %llu", bytes);
+  if (!from || !bytes || bytes % 8)
+    return PyErr_Format(PyExc_ValueError, "read needs memory and a multiple of 8 bytes, got %llu", bytes);
   if (!over_memory((pool *)self, JOB_READ, (const u8 *)(uintptr_t)from, NULL, bytes, 0, 0, 0, &checksum)) return NULL;
-  return PyLong_FromUnsignedLongLong(checksum);
+  return PyLong_FromUnsignedLongLong(atomic_load(&checksum));
 }
 
 static PyObject *pool_copy(PyObject *self, PyObject *args) {
   unsigned long long to, from, bytes;
   if (!PyArg_ParseTuple(args, "KKK", &to, &from, &bytes)) return NULL;
   if (!to || !from || !bytes) return PyErr_Format(PyExc_ValueError, "copy needs two addresses and a length above 0");
-  if (!over_memory((pool *)self, JOB_COPY, (const u8 *)(uintptr_t)from, (u8 *)(uintptr_t)to, bytes, 0, 0, 0, NULL)) return NULL;
+  if (!over_memory((pool *)self, JOB_COPY, (const u8 *)(uintptr_t)from, (u8 *)(uintptr_t)to, bytes, 0, 0, 0, NULL))
+    return NULL;
   Py_RETURN_NONE;
 }
 
@@ -1083,8 +1084,10 @@ bad:
 }
 
 static PyMethodDef pool_methods[] = {
-    {"layer", pool_layer, METH_VARARGS, "layer(hidden, inner, dtypes, offsets, biases, activation, alpha, limit, rounds) -> handle"},
-    {"submit", (PyCFunction)(void (*)(void))pool_submit, METH_FASTCALL, "submit(layer, rows, offsets, tokens, x, n_tokens, out) -> ticket"},
+    {"layer", pool_layer, METH_VARARGS,
+     "layer(hidden, inner, dtypes, offsets, biases, activation, alpha, limit, rounds) -> handle"},
+    {"submit", (PyCFunction)(void (*)(void))pool_submit, METH_FASTCALL,
+     "submit(layer, rows, offsets, tokens, x, n_tokens, out) -> ticket"},
     {"wait", pool_wait, METH_O, "wait(ticket): until the job is finished; raises if it failed"},
     {"done", pool_done, METH_O, "done(ticket) -> bool"},
     {"close", pool_close, METH_NOARGS, "finishes what is queued and joins the threads"},
@@ -1103,7 +1106,11 @@ static PyType_Slot pool_slots[] = {
     {0, NULL},
 };
 static PyType_Spec pool_spec = {
-    .name = "slotwise.executor._cold.Pool", .basicsize = sizeof(pool), .flags = Py_TPFLAGS_DEFAULT, .slots = pool_slots};
+    .name = "slotwise.executor._cold.Pool",
+    .basicsize = sizeof(pool),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = pool_slots,
+};
 
 static PyMethodDef module_methods[] = {
     {"variants", module_variants, METH_NOARGS, "names of the variants that this processor can run, the best first"},
@@ -1197,7 +1204,8 @@ INLINE __m512i NAME(bytes)(const u8 *p) { return _mm512_cvtepu8_epi32(_mm_loadu_
 INLINE void head(const int dtype, state *s, const u8 *p) {
   s->p = p;
   if (dtype == Q8_0) s->table = NAME(half_everywhere)(p);
-  if (dtype == Q4_0) s->table = _mm512_mul_ps(_mm512_sub_ps(NAME(nibbles)(), _mm512_set1_ps(8)), NAME(half_everywhere)(p));
+  if (dtype == Q4_0)
+    s->table = _mm512_mul_ps(_mm512_sub_ps(NAME(nibbles)(), _mm512_set1_ps(8)), NAME(half_everywhere)(p));
   if (dtype == MXFP4) s->table = _mm512_mul_ps(_mm512_loadu_ps(FP4_FLOATS), _mm512_set1_ps(mxfp4_scale(*p)));
   if (dtype == Q4_K) {  // q4_k_scales in lanes: 0-7 become the scales, 8-15 the minima
     const __m512i words = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p));  // halves, a, b, c in every four

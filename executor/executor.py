@@ -11,7 +11,8 @@ import numpy as np
 
 from slotwise.policies import Plan, Pool
 
-from .backend import Backend, Copy, Rows
+from .backend import Backend, Rows
+from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
@@ -19,6 +20,7 @@ from .journal import Journal
 from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
+from .transfers import Transfers
 
 HEADROOM_BYTES = 900 << 20
 _LOG = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class Executor:
         max_tokens: int = 2048,
         plan_hash: bool = False,
     ):
-        _check(pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk)
+        check(pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk)
         self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
         self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
         self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
@@ -73,17 +75,13 @@ class Executor:
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
         self._wide = pool.scope == "global"
-        self._copying: dict[
-            tuple[int, int], Any
-        ] = {}  # (pool, slot) -> ticket of the copy into it, until it has landed
-        self._readers: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that last read it
-        self._number = 0
+        self.transfers = Transfers(store, self.slots, backend)
         self._journal = Journal(pool)
         self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
         self._step, self._said = -1, False
         self._last_layer = pool.n_layers
         self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
-        self.diverted = self.n_copies = self.n_batches = self.bytes_copied = 0
+        self.diverted = 0
         self._closing = weakref.finalize(self, backend.close)
         pool.open()
 
@@ -101,7 +99,7 @@ class Executor:
         self._last_layer = layer
         work = self._read(self._journal.step(layer, ids), layer)
         if work.initial:
-            self._fill(work.initial)
+            self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
         tick = self.backend.begin(layer, x, pairs.count)
         self._compute(layer, tick, pairs, work)
@@ -117,7 +115,7 @@ class Executor:
         predicted = np.atleast_2d(self.backend.host(predicted))
         work = self._read(self._journal.prefetch(layer, predicted), layer)
         if work.initial:
-            self._fill(work.initial)
+            self.transfers.fill(work.initial)
         loads = work.loads
         chunk = self.spec_chunk or max(1, len(loads))
         for first in range(0, len(loads), chunk):
@@ -139,7 +137,7 @@ class Executor:
         pool = 0 if self._wide else layer
         hot, cold, after = [], [], []
         for expert, slot in work.hits:
-            copying = self._ticket(pool, slot)
+            copying = self.transfers.ticket(pool, slot)
             if copying is not None and self.late == "cold":
                 cold.append(expert)
                 self.diverted += 1
@@ -182,9 +180,7 @@ class Executor:
     def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:
         work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows])
         ticket = self.backend.hot(tick, work, after)
-        self._number += 1
-        for _, address in rows:
-            self._readers[address] = (self._number, ticket)
+        self.transfers.reads((address for _, address in rows), ticket)
 
     def _fetch(
         self, layer: int, tick: Any, pairs: Pairs, misses: list[tuple[int, int]], loads: list[Load], streamed: bool
@@ -200,7 +196,7 @@ class Executor:
             there = slot >= 0 and (slots is None or slots.get(expert) == slot)
             if there and (slot not in filled or filled[slot][:2] == (layer, expert)):
                 placed.append((expert, self.slots.address(pool, slot)))
-                copying = self._ticket(pool, slot)
+                copying = self.transfers.ticket(pool, slot)
                 if copying is not None and copying not in after:
                     after.append(copying)
             else:
@@ -208,11 +204,10 @@ class Executor:
         if placed:
             self._hot(tick, pairs, placed, after)
         rows = self.slots.staging if streamed else self.slots.scratch
-        addresses, n_bytes = self.store.addresses[layer], self.store.layouts[layer].row_bytes
         for i in range(0, len(outside), max(1, len(rows))):
             wave = list(zip(outside[i : i + len(rows)], rows, strict=False))
             try:
-                ticket = self._copy([Copy(addresses[expert], row, n_bytes) for expert, row in wave])
+                ticket = self.transfers.start([self.transfers.copy_of(layer, expert, row) for expert, row in wave])
             except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
                 self._say(f"rows beside the slots: {failed}")
                 self.diverted += len(wave)
@@ -228,7 +223,7 @@ class Executor:
         if not loads:
             return all_loads
         try:
-            self._fill(loads)
+            self.transfers.fill(loads)
         except CopyRefused:
             self._fail(layer, phase, first, "refused")
             return self._read(self._journal.again(first), layer).loads
@@ -240,18 +235,6 @@ class Executor:
             return all_loads[:first]
         return all_loads
 
-    def _fill(self, loads: list[Load]) -> None:
-        """Starts one batch of copies into slots. Of several loads into one slot, the last is the one that stays."""
-        copies = {
-            (pool, slot): Copy(
-                self.store.addresses[layer][expert], self.slots.address(pool, slot), self.store.layouts[layer].row_bytes
-            )
-            for layer, expert, pool, slot in loads
-        }
-        ticket = self._copy(list(copies.values()))
-        for place in copies:
-            self._copying[place] = ticket
-
     def _fail(self, layer: int, phase: str, first: int, kind: str) -> None:
         self._say(f"{phase} copies {kind}")
         self.failures.append({"step": self._step, "layer": layer, "phase": phase, "load": first, "kind": kind})
@@ -260,25 +243,6 @@ class Executor:
         if not self._said:
             _LOG.warning("step %d, layer %d: %s; more of it is counted, not said", self._step, self._last_layer, what)
         self._said = True
-
-    def _ticket(self, pool: int, slot: int) -> Any:
-        """The copy that is under way into a slot; None once it has landed."""
-        ticket = self._copying.get((pool, slot))
-        if ticket is not None and self.backend.landed(ticket):
-            del self._copying[pool, slot]
-            return None
-        return ticket
-
-    def _copy(self, copies: list[Copy]) -> Any:
-        """One batch, behind the hot work that last read any of its targets."""
-        readers = [self._readers[copy.target] for copy in copies if copy.target in self._readers]
-        ticket = self.backend.copy(copies, max(readers)[1] if readers else None)
-        for copy in copies:
-            self._readers.pop(copy.target, None)
-        self.n_batches += 1
-        self.n_copies += len(copies)
-        self.bytes_copied += sum(copy.n_bytes for copy in copies)
-        return ticket
 
     # --- the end ---
 
@@ -305,26 +269,3 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: float, spec_chunk: int | None) -> None:
-    """Raises BadExecutor for what cannot be carried out."""
-    if (pool.n_layers, pool.n_experts) != (store.n_layers, store.n_experts):
-        raise BadExecutor(
-            f"the pool has {pool.n_layers} layers of {pool.n_experts} experts, the store {store.n_layers} of "
-            f"{store.n_experts}"
-        )
-    if not pool.full:
-        raise BadExecutor("the pool leaves out what a failed copy needs: open it with Pool(..., full=True)")
-    if pool.capacity_bytes is not None:
-        raise BadExecutor("a pool of bytes over unequal rows has no slots to copy into: give slots")
-    if pool.spec.policy.needs_future:
-        raise BadExecutor(f"{pool.spec}: it needs the future, which a run does not know; replay it instead")
-    if miss not in ("cpu", "fetch", "split"):
-        raise BadExecutor(f"miss={miss!r}: cpu, fetch or split")
-    if late not in ("wait", "cold"):
-        raise BadExecutor(f"late={late!r}: wait or cold")
-    if not 0 <= split_share <= 1:
-        raise BadExecutor(f"split_share={split_share}: a share of the misses, from 0 to 1")
-    if spec_chunk is not None and spec_chunk < 1:
-        raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")

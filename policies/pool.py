@@ -11,9 +11,9 @@ from numba.core.errors import NumbaError
 from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
 from .errors import BadPolicy, not_compiled
+from .initial import fitting, initial_keys, profiles_of
 from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
 from .plan import Plan
-from .profile import read_profile
 from .spelling import PolicySpec, parse_policy
 
 MOST, MOST_BYTES = 2**40, 2**62  # ticks, steps, tokens; bytes: far from where 64 bits end
@@ -111,19 +111,11 @@ class Pool:
         self.batch_gate, self.prefill, self.width = batch_gate, prefill, width or 0
         self.physical_slots = [keys] * n_pools if in_bytes or exceed else list(self.slots)
         self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
-        paths = filter(None, (getattr(part, "profile", "") for part in (spec.policy, spec.pin)))
-        self._profiles = {path: read_profile(path, n_layers, n_experts) for path in paths}
-        self.profile_hashes = {each for profile in self._profiles.values() for each in profile.trace_hashes}
-        self._initial = [self._top(layer) for layer in ([None] if self._wide else range(n_layers))]
+        profiles = profiles_of(spec, n_layers, n_experts)
+        self.profile_hashes = {each for profile in profiles.values() for each in profile.trace_hashes}
+        self._initial = [initial_keys(spec, profiles, layer) for layer in ([None] if self._wide else range(n_layers))]
         self._width = 65535 if width is None else width
         self._dtype = np.dtype(np.uint8 if n_experts <= 255 else np.uint16)
-
-    def _top(self, layer: int | None) -> tuple[list[int], list[int]]:
-        """(pinned keys, keys loaded from the start) of one pool."""
-        pin, static = self.spec.pin, getattr(self.spec.policy, "profile", "")
-        pinned = self._profiles[pin.profile].ranked(layer)[: pin.n] if pin else []
-        more = self._profiles[static].ranked(layer) if static else []
-        return pinned, list(dict.fromkeys([*pinned, *more]))
 
     # Made when first needed: a run that a faster twin of the kernel covers needs none of it.
 
@@ -152,8 +144,8 @@ class Pool:
         buffer.row_bytes[:] = self._row_bytes
         for pool, (pinned, initial) in enumerate(self._initial):
             capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
-            fitting = self._fitting(initial, capacity)
-            pinned = [key for key in pinned if key in fitting]
+            there = fitting(initial, capacity, self._size_of)
+            pinned = [key for key in pinned if key in there]
             ages = {
                 "refused_from": FOREVER,
                 "due": NEVER,
@@ -166,15 +158,9 @@ class Pool:
             buffer.field(pool, "busy")[pinned] = FOREVER
         return buffer
 
-    def _fitting(self, keys: list[int], capacity: int) -> set[int]:
-        """Those of the keys for which there is room, taken in order."""
-        room, fitting = capacity, set()
-        for key in keys:
-            size = 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
-            if size <= room:
-                room -= size
-                fitting.add(key)
-        return fitting
+    def _size_of(self, key: int) -> int:
+        """What a key takes of a pool's capacity: a slot, or its bytes."""
+        return 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
 
     def open(self) -> None:
         """Makes kernel and memory now: threads that met them first would each make their own (no lock since 3.12)."""

@@ -118,8 +118,8 @@ def policies(draw, shape, names=NAMES):
 
 
 @st.composite
-def options(draw, shape, policy):
-    """Any option that the policy accepts on this trace."""
+def options(draw, shape, policy, *, fails=False):
+    """Any option that the policy accepts on this trace; `fails` adds copies that fail."""
     rng = random.Random(draw(st.integers(0, 2**32 - 1)))
     name, bound, pinned = policy["name"], policy["name"] == "opt", (policy.get("pin") or {"n": 0})["n"]
     out = {"scope": draw(st.sampled_from(["layer", "global"]))}
@@ -140,7 +140,7 @@ def options(draw, shape, policy):
         out["prefill"] = rng.choice(["cached", "cached", "stream"])
         if name != "static":
             out["overflow"] = rng.choice(["bypass", "bypass", "exceed"])
-    if not bound and rng.random() < 0.3:
+    if fails and not bound and rng.random() < 0.3:
         out["failures"] = failures_of(rng, shape, out.get("horizon", 1))
     out["batch_gate"] = rng.choice([1, 2, 3, 8])
     out["miss"] = rng.choice(["cpu", "fetch"])

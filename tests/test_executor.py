@@ -146,7 +146,7 @@ def test_copies_that_fail_at_any_place_change_no_output_and_a_replay_repeats_the
     model = Model()
     trace = model.trace(SIZES[:5])
     usual = carry_out(model, trace, "lfru+guard", 3, width=3, **options)
-    for place in range(usual.executor.n_batches):
+    for place in range(usual.executor.transfers.n_batches):
         for failing in ({place: kind}, {place: kind, place + 1: kind, place + 4: kind}):
             outcome = carry_out(model, trace, "lfru+guard", 3, width=3, backend=Failing(failing), **options)
             assert outcome.outputs == usual.outputs

@@ -1,4 +1,4 @@
-"""What is installed: `slotwise policies | formats | predictors`, one line each with its source."""
+"""What is installed: `slotwise policies | formats | predictors | backends`, one line each with its source."""
 
 import json
 
@@ -39,6 +39,13 @@ def formats(name: str | None, as_json: bool):
 def predictors(as_json: bool):
     """The look-ahead predictors that a replay can use at widths above 0."""
     _show(slotwise.list_predictors(), as_json)
+
+
+@click.command(epilog="Example: slotwise backends")
+@_json_flag
+def backends(as_json: bool):
+    """The devices that `slotwise run` can compute on, and why one cannot be used here."""
+    _show(slotwise.list_backends(), as_json)
 
 
 def _show(rows: list[dict], as_json: bool) -> None:

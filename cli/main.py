@@ -19,15 +19,17 @@ from .memory import give_back_early
 COMMANDS = {  # name -> where its click command is, and the line about it in `slotwise --help`
     "compare": ("compare:command", "From a trace to a report, in one go. Start here."),
     "replay": ("replay:command", "Replay one configuration and print every counter."),
+    "run": ("run:command", "Carry out one configuration: real copies, real computation."),
     "sweep": ("sweep:command", "Replay a grid of configurations into a Parquet file; resumable."),
     "report": ("report:command", "Turn result files into HTML, PNG, CSV and Markdown."),
     "trace": ("trace:command", "Import, inspect, synthesise and profile traces."),
     "policies": ("listing:policies", "List the eviction policies and their parameters."),
     "formats": ("listing:formats", "List the trace formats that can be read."),
     "predictors": ("listing:predictors", "List the look-ahead predictors for replay."),
+    "backends": ("listing:backends", "List the devices that run can use, and what one lacks."),
 }
 # BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
-ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "reports")}
+ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "executor", "reports")}
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 BAD_PATHS = {
     getattr(errno, name) for name in "ENOENT EACCES EPERM EISDIR ENOTDIR EEXIST ENAMETOOLONG ELOOP EROFS".split()

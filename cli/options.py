@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-_COMMON: list[Callable] = [
+_DECISIONS: list[Callable] = [
     click.option("--scope", type=click.Choice(["layer", "global"]), default="layer", show_default=True,
                  help="A pool per layer, or one pool for all layers."),
     click.option("--contract", type=click.Choice(["event", "sequential"]), default="event", show_default=True,
@@ -22,14 +22,10 @@ _COMMON: list[Callable] = [
                  help="A tick that demands more than fits: bypass the surplus, or exceed the pool and trim later."),
     click.option("--reset", type=click.Choice(["persistent", "request"]), default="persistent", show_default=True,
                  help="Keep pools and history over requests, or start anew at each."),
-    click.option("--miss", type=click.Choice(["cpu", "fetch"]), default="cpu", show_default=True,
-                 help="Misses are computed on the CPU, or their rows are fetched."),
     click.option("--prefill", type=click.Choice(["cached", "stream"]), default="cached", show_default=True,
                  help="Steps above the batch gate follow the ordinary rules, or stream past the pool."),
     click.option("--batch-gate", type=click.IntRange(0), default=8, show_default=True,
                  help="Largest step, in tokens, that looks ahead."),
-    click.option("--phase", type=click.Choice(["all", "decode", "prefill"]), default="all", show_default=True,
-                 help="Replay everything, report this phase."),
     click.option("--steps", type=click.IntRange(0), help="Replay the first N steps. [default: all]"),
     click.option("--verify-tokens", type=click.IntRange(1), default=1, show_default=True,
                  help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are "
@@ -37,18 +33,31 @@ _COMMON: list[Callable] = [
     click.option("--accept", type=click.FloatRange(0, 1), default=1.0, show_default=True,
                  help="Chance that a drafted token is accepted."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of the acceptance draws."),
+    click.option("--plan-hash", is_flag=True, help="Print the SHA-256 of every decision."),
+]  # fmt: skip
+_REPLAY: list[Callable] = [
+    click.option("--miss", type=click.Choice(["cpu", "fetch"]), default="cpu", show_default=True,
+                 help="Misses are computed on the CPU, or their rows are fetched."),
+    click.option("--phase", type=click.Choice(["all", "decode", "prefill"]), default="all", show_default=True,
+                 help="Replay everything, report this phase."),
     click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say."),
     click.option("--window", type=click.IntRange(1), help="Steps per point along time. [default: 1 % of the trace]"),
     click.option("--pollution", is_flag=True, help="Also run without look-ahead, and count the misses it caused."),
-    click.option("--plan-hash", is_flag=True, help="Print the SHA-256 of every decision."),
 ]  # fmt: skip
 
 
-def shared(command: Callable) -> Callable:
-    """Adds the shared options to a command; they arrive as keywords of the same names as `slotwise.replay` takes."""
-    for option in reversed(_COMMON):
+def decisions(command: Callable) -> Callable:
+    """Adds the options that plans depend on; they arrive as keywords of the same names as `slotwise.replay` takes."""
+    for option in reversed(_DECISIONS):
         command = option(command)
     return command
+
+
+def shared(command: Callable) -> Callable:
+    """Adds those, and what only a replay can be asked for."""
+    for option in reversed(_REPLAY):
+        command = option(command)
+    return decisions(command)
 
 
 def numbers(text: str, name: str) -> list[int]:

@@ -63,6 +63,10 @@ class Backend(Protocol):
         """Takes in the layers' layouts and the most pairs of a tick within the batch gate."""
         ...
 
+    def upload(self, values: np.ndarray) -> Any:
+        """The same numbers where the device works on them."""
+        ...
+
     def host(self, values: Any) -> np.ndarray:
         """The same numbers where the host can read them. Waits for them."""
         ...
@@ -95,6 +99,10 @@ class Backend(Protocol):
         """Waits until the hot work of the tick is done."""
         ...
 
+    def hot_span(self, tick: Any) -> tuple[float, float] | None:
+        """When the tick's hot work began and ended, by `time.monotonic`; None without any. After `settle`."""
+        ...
+
     def merge(self, tick: Any, places: np.ndarray, weights: Any) -> Any:
         """y [n, hidden]: per token the outputs of its pairs times their weights, summed in router order.
 
@@ -111,7 +119,11 @@ class Backend(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Waits until nothing runs."""
+        """Waits until the device has nothing left to do but copies."""
+        ...
+
+    def drain(self) -> None:
+        """Waits until nothing runs, copies neither."""
         ...
 
     def close(self) -> None:
@@ -126,6 +138,14 @@ def backends() -> dict[str, type[Backend]]:
         name = path.stem.removeprefix("backend_")
         found[name] = import_module(f".{path.stem}", __package__).BACKEND
     return found
+
+
+def list_backends() -> list[dict[str, Any]]:
+    """One plain row per backend: name, description, and why it cannot be used here (None if it can)."""
+    return [
+        {"name": name, "description": (kind.__doc__ or "").split("\n", maxsplit=1)[0], "missing": kind.missing()}
+        for name, kind in backends().items()
+    ]
 
 
 def make_backend(name: str, **options: Any) -> Backend:

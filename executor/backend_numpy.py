@@ -29,10 +29,14 @@ class Tick:
     x: np.ndarray
     out: np.ndarray
     jobs: list[int]
+    span: tuple[float, float] | None = None
 
 
 class NumpyBackend:
-    """See `Backend`. `device_bytes` is how much memory the "device" has (default: as much as there is)."""
+    """Host memory as device, for any machine: real copies and computation, the bytes that others are held against.
+
+    `device_bytes` is how much memory the "device" has (default: as much as there is).
+    """
 
     name = "numpy"
 
@@ -72,6 +76,9 @@ class NumpyBackend:
         known = {layout: self._chain.layer(layout) for layout in dict.fromkeys(layouts)}
         self._layers = [known[layout] for layout in layouts]
         self._link = ThreadPoolExecutor(1, "slotwise-copy")
+
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        return values
 
     def host(self, values: Any) -> np.ndarray:
         return np.asarray(values)
@@ -116,7 +123,12 @@ class NumpyBackend:
     def settle(self, tick: Tick) -> None:
         for job in tick.jobs:
             self._chain.wait(job)
+            began, ended = self._chain.times(job)
+            tick.span = (tick.span[0] if tick.span else began, ended)
         tick.jobs.clear()
+
+    def hot_span(self, tick: Tick) -> tuple[float, float] | None:
+        return tick.span
 
     def merge(self, tick: Tick, places: np.ndarray, weights: Any) -> np.ndarray:
         self.settle(tick)
@@ -137,6 +149,9 @@ class NumpyBackend:
             sleep(0)
 
     def synchronize(self) -> None:
+        """Nothing to wait for: `merge` has."""
+
+    def drain(self) -> None:
         if self._link is not None:
             self._link.submit(int).result()
 

@@ -245,6 +245,7 @@ typedef struct {
   _Atomic int failed;
   _Atomic int inside;        // threads that have not left the job
   _Atomic int64_t finished;  // ticket of the last job that finished in this place
+  double began, ended;       // when its first piece was taken and its last one finished, CLOCK_MONOTONIC
   bool holds;                // views are held
   Py_buffer views[2];
   bool has_view[2];
@@ -462,10 +463,12 @@ static void work_on(pool *p, job *j) {
     phase *f = &j->phases[at];
     const bool last = at == j->n_phases - 1;
     for (size_t piece; (piece = atomic_fetch_add(&f->next, 1)) < f->pieces;) {
+      if (at == 0 && piece == 0) j->began = now_s();
       if (j->fail_piece == (int64_t)(before + piece)) atomic_store(&j->failed, 1);
       if (!atomic_load_explicit(&j->failed, memory_order_relaxed)) piece_of(p, j, at, piece);
       if (atomic_fetch_add(&f->finished, 1) + 1 == f->pieces && last) {
         if (atomic_load(&j->failed)) remember_failure(p, j->ticket);
+        j->ended = now_s();
         atomic_store(&j->finished, j->ticket);
         if (atomic_load(&p->waiters)) {
           pthread_mutex_lock(&p->lock);
@@ -845,6 +848,19 @@ static PyObject *pool_done(PyObject *self, PyObject *argument) {
   return PyBool_FromLong(is_done((pool *)self, ticket));
 }
 
+static PyObject *pool_times(PyObject *self, PyObject *argument) {
+  int64_t ticket;
+  pool *p = (pool *)self;
+  if (!known_ticket(p, argument, &ticket)) return NULL;
+  const job *j = &p->ring[ticket % RING];
+  if (atomic_load(&j->finished) != ticket || j->ticket > ticket) {
+    PyErr_Format(PyExc_ValueError, "job %lld is not finished, or too long ago: its times are kept for %d jobs",
+                 (long long)ticket, RING);
+    return NULL;
+  }
+  return Py_BuildValue("(dd)", j->began, j->ended);
+}
+
 // Finishes what is queued, joins the threads. Safe to call twice.
 static void shut(pool *p) {
   if (p->closed || p->generation != generation) return;
@@ -1090,6 +1106,7 @@ static PyMethodDef pool_methods[] = {
      "submit(layer, rows, offsets, tokens, x, n_tokens, out) -> ticket"},
     {"wait", pool_wait, METH_O, "wait(ticket): until the job is finished; raises if it failed"},
     {"done", pool_done, METH_O, "done(ticket) -> bool"},
+    {"times", pool_times, METH_O, "times(ticket) -> (began, ended), seconds of CLOCK_MONOTONIC"},
     {"close", pool_close, METH_NOARGS, "finishes what is queued and joins the threads"},
     {"fail_next", pool_fail_next, METH_O, "fail_next(piece): the next job fails at that piece of its work (for tests)"},
     {"read", pool_read, METH_VARARGS, "read(address, bytes) -> xor of the 8-byte words"},

@@ -221,6 +221,10 @@ class ColdChain:
         """Whether the job is finished; `wait` then returns at once, or says that it failed."""
         return self._opened.done(ticket)
 
+    def times(self, ticket: int) -> tuple[float, float]:
+        """When a finished job began and ended, seconds as `time.monotonic` counts. Kept for the last 64 jobs."""
+        return self._opened.times(ticket)
+
     def fail_next(self, piece: int = 0) -> None:
         """Makes the next job fail at that piece of its work: for tests of what follows."""
         self._opened.fail_next(piece)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import Any, Literal
+from time import monotonic
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .journal import Journal
 from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
+from .timing import TickTimes
 from .transfers import Transfers
 
 HEADROOM_BYTES = 900 << 20
@@ -39,6 +41,7 @@ class Executor:
     headroom_bytes: device memory to leave free. staging: rows for steps that are streamed, default 2 * top_k.
     spec_chunk: at most so many speculative rows in one batch of copies; None makes one batch a tick.
     max_tokens: the most tokens of a step. plan_hash: keep the hash of all plans, as `replay --plan-hash` prints it.
+    timing: keep the spans of every tick in `ticks`.
     """
 
     def __init__(
@@ -51,14 +54,15 @@ class Executor:
         top_k: int,
         horizon: int = 1,
         overlap: bool = True,
-        miss: Literal["cpu", "fetch", "split"] = "cpu",
+        miss: str = "cpu",
         split_share: float = 0.5,
-        late: Literal["wait", "cold"] = "wait",
+        late: str = "wait",
         headroom_bytes: int = HEADROOM_BYTES,
         staging: int | None = None,
         spec_chunk: int | None = None,
         max_tokens: int = 2048,
         plan_hash: bool = False,
+        timing: bool = False,
     ):
         check(pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk)
         self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
@@ -78,10 +82,11 @@ class Executor:
         self.transfers = Transfers(store, self.slots, backend)
         self._journal = Journal(pool)
         self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
-        self._step, self._said = -1, False
-        self._last_layer = pool.n_layers
+        self._step, self._last_layer, self._said = -1, pool.n_layers, False
         self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
         self.diverted = 0
+        self.ticks: list[TickTimes] | None = [] if timing else None
+        self._jobs: list[int] = []  # of the cold chain, at this tick
         self._closing = weakref.finalize(self, backend.close)
         pool.open()
 
@@ -95,22 +100,42 @@ class Executor:
         ids = np.atleast_2d(self.backend.host(ids))
         if ids.shape[0] > self.max_tokens:
             raise BadExecutor(f"a step of {ids.shape[0]} tokens: at most max_tokens={self.max_tokens}")
+        began = monotonic()
+        self._jobs.clear()
         self._step += layer <= self._last_layer
         self._last_layer = layer
         work = self._read(self._journal.step(layer, ids), layer)
+        planned = monotonic()
         if work.initial:
             self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
         tick = self.backend.begin(layer, x, pairs.count)
-        self._compute(layer, tick, pairs, work)
+        self._start(layer, tick, pairs, work)
         self._note(layer)
         if predicted is not None:
             self.prefetch(layer + self.horizon, predicted)
-        return self.backend.merge(tick, pairs.places, weights)
+        started = monotonic()
+        for job in self._jobs:
+            self.chain.wait(job)
+        if self.ticks is None:
+            return self.backend.merge(tick, pairs.places, weights)
+        self.backend.settle(tick)
+        settled = monotonic()
+        y = self.backend.merge(tick, pairs.places, weights)
+        ended = monotonic()
+        spans = [self.chain.times(job) for job in self._jobs]
+        self.ticks.append(
+            TickTimes(
+                self._step, layer, len(work.hits), len(work.misses), len(work.loads), began,
+                planned - began, settled - started, ended - settled, ended - began,
+                self.backend.hot_span(tick), (spans[0][0], spans[-1][1]) if spans else None,
+            )
+        )  # fmt: skip
+        return y
 
     def prefetch(self, layer: int, predicted: Any) -> None:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
-        if layer >= self.pool.n_layers:
+        if layer >= self.pool.n_layers or self.pool.width == 0:
             return
         predicted = np.atleast_2d(self.backend.host(predicted))
         work = self._read(self._journal.prefetch(layer, predicted), layer)
@@ -133,7 +158,7 @@ class Executor:
 
     # --- one tick ---
 
-    def _compute(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch) -> None:
+    def _start(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch) -> None:
         pool = 0 if self._wide else layer
         hot, cold, after = [], [], []
         for expert, slot in work.hits:
@@ -149,26 +174,22 @@ class Executor:
             self.miss
         ]
         cold += [expert for expert, _ in work.misses[n_fetched:]]
-        job = None
         if cold and self.overlap:
-            job = self._cold(layer, tick, pairs, cold)
+            self._cold(layer, tick, pairs, cold)
         if hot:
             self._hot(tick, pairs, hot, after)
         if not self.overlap:
             self.backend.settle(tick)
             if cold:
-                job = self._cold(layer, tick, pairs, cold)
-                self.chain.wait(job)
+                self.chain.wait(self._cold(layer, tick, pairs, cold))
         loads = self._load(work.loads, layer, "demand", 0, work.loads)
         self._fetch(layer, tick, pairs, work.misses[:n_fetched], loads, work.streamed)
-        if job is not None:
-            self.chain.wait(job)
 
     def _cold(self, layer: int, tick: Any, pairs: Pairs, experts: list[int]) -> int:
         addresses = self.store.addresses[layer]
         work = pairs.take(experts, [addresses[expert] for expert in experts])
         x, out = self.backend.inputs(tick)
-        return self.chain.submit(
+        job = self.chain.submit(
             self._layers[layer],
             work.rows,
             work.offsets,
@@ -176,6 +197,8 @@ class Executor:
             x,
             out[work.first : work.first + len(work.tokens)],
         )
+        self._jobs.append(job)
+        return job
 
     def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:
         work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows])
@@ -211,7 +234,7 @@ class Executor:
             except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
                 self._say(f"rows beside the slots: {failed}")
                 self.diverted += len(wave)
-                self.chain.wait(self._cold(layer, tick, pairs, [expert for expert, _ in wave]))
+                self._cold(layer, tick, pairs, [expert for expert, _ in wave])
             else:
                 self._hot(tick, pairs, wave, [ticket])
 
@@ -246,9 +269,15 @@ class Executor:
 
     # --- the end ---
 
+    def reset(self) -> None:
+        """Empties the pools and forgets their history, as a replay with `reset=request` does between requests."""
+        self.synchronize()
+        self.pool.reset()
+        self._journal.forget()
+
     def synchronize(self) -> None:
         """Waits until everything that was started is done."""
-        self.backend.synchronize()
+        self.backend.drain()
 
     def audit(self) -> None:
         """Checks that every slot holds the row that its pool says. Raises RuntimeError with the first that does not."""

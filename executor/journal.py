@@ -45,6 +45,10 @@ class Journal:
             self._make(call)
         return self._make(last._replace(refused_from=refused_from))
 
+    def forget(self) -> None:
+        """Whatever was done to the pool since is not taken back."""
+        self._saved = None
+
     def give_up(self, layer: int, expert: int) -> None:
         """As `Pool.invalidate`."""
         self.pool.invalidate(layer, expert)

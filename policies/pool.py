@@ -108,7 +108,7 @@ class Pool:
             "now": NONE,
             "last_layer": n_layers,
         }
-        self.batch_gate, self.prefill, self.width = batch_gate, prefill, width or 0
+        self.batch_gate, self.prefill, self.width = batch_gate, prefill, width
         self.physical_slots = [keys] * n_pools if in_bytes or exceed else list(self.slots)
         self._n_slots = max(1, keys if in_bytes or exceed else max(self.slots))
         profiles = profiles_of(spec, n_layers, n_experts)

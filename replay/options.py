@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from slotwise.policies import Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
 
 from .errors import BadOption
-from .failures import Failure
+from .failures import Failure, read_failures
 from .sizes import Size, resolve
 
 CHOICES = {
@@ -108,6 +109,8 @@ class Options:
         unknown = sorted(set(values) - set(cls.__dataclass_fields__))
         if unknown:
             raise BadOption(f"no option named {unknown[0]!r}; known: {', '.join(cls.__dataclass_fields__)}")
+        if isinstance(values.get("failures"), str | Path):
+            values["failures"] = read_failures(values["failures"])
         return cls(**values).spelt()
 
     def rows_of(self, trace) -> tuple[int, ...] | None:

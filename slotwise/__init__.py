@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from . import cache as _cache
 
 if TYPE_CHECKING:
+    from slotwise.executor.backend import list_backends as list_backends
+    from slotwise.executor.errors import BadExecutor as BadExecutor
     from slotwise.policies import Pool as Pool
     from slotwise.policies import list_policies as list_policies
     from slotwise.policies import parse_policy as parse_policy
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from slotwise.traces.synth import synthesise as synthesise
 
     from .compare import compare as compare
+    from .run import run as run
 
 __version__ = "0.1.0"
 
@@ -37,6 +40,9 @@ _HOMES = {  # public name -> the module that defines it
     "replay": "slotwise.replay",
     "sweep": "slotwise.replay",
     "compare": "slotwise.compare",
+    "run": "slotwise.run",
+    "list_backends": "slotwise.executor.backend",
+    "BadExecutor": "slotwise.executor.errors",
     "Pool": "slotwise.policies",
     "parse_policy": "slotwise.policies",
     "list_policies": "slotwise.policies",
@@ -53,6 +59,7 @@ _HOMES = {  # public name -> the module that defines it
     "BadResult": "slotwise.reports.errors",
 }
 __all__ = [  # written out for type checkers; a test compares it with the table
+    "BadExecutor",
     "BadOption",
     "BadPolicy",
     "BadResult",
@@ -63,12 +70,14 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "__version__",
     "compare",
     "describe",
+    "list_backends",
     "list_formats",
     "list_policies",
     "list_predictors",
     "open_trace",
     "parse_policy",
     "replay",
+    "run",
     "sweep",
     "synthesise",
     "write_profile",

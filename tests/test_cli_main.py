@@ -11,7 +11,7 @@ import time
 import pytest
 from conftest import python, run, slotwise
 
-COMMANDS = ["compare", "replay", "sweep", "report", "trace", "policies", "formats", "predictors"]
+COMMANDS = ["compare", "replay", "run", "sweep", "report", "trace", "policies", "formats", "predictors", "backends"]
 
 # The real entry, with commands added that end in ways which no command should.
 ENDINGS = """

@@ -1,0 +1,104 @@
+"""`slotwise run`: a trace through the real executor."""
+
+import json
+
+import click
+
+import slotwise
+
+from .options import decisions
+from .progress import working
+
+
+@click.command(
+    "run", epilog="Example: slotwise run sample --shape tiny --policy lfru+guard --slots 25% --width 4 --check"
+)
+@click.argument("trace", metavar="T")
+@click.option("--policy", default="lru", show_default=True, help="Policy; 'slotwise policies' lists them.")
+@click.option("--slots", help="Slots per pool: a count (32) or a fraction (25%). [default: 25%, unless --vram]")
+@click.option("--vram", help="Pool bytes of all layers together, such as 8GiB, in place of --slots.")
+@click.option("--width", type=click.IntRange(0), default=0, show_default=True, help="Predictions per token considered.")
+@click.option("--backend", default="numpy", show_default=True, help="Device; 'slotwise backends' lists them.")
+@click.option("--shape", metavar="NAME", help="Shape of an expert by a model's name. [default: the trace's model]")
+@click.option("--hidden", type=click.IntRange(1), help="Hidden size, in place of the shape's.")
+@click.option("--intermediate", type=click.IntRange(1), help="Intermediate size of an expert, in place of the shape's.")
+@click.option(
+    "--dtype", help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, Q4_K, ..."
+)
+@click.option(
+    "--overlap",
+    type=click.Choice(["on", "off", "both"]),
+    default="on",
+    show_default=True,
+    help="Hot and cold chain at the same time, one after the other, or runs of both by turns.",
+)
+@click.option(
+    "--miss",
+    type=click.Choice(["cpu", "fetch", "split"]),
+    default="cpu",
+    show_default=True,
+    help="Misses are computed on the CPU; their rows are fetched; or a share of them is.",
+)
+@click.option(
+    "--split-share", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Share that is fetched."
+)
+@click.option(
+    "--late",
+    type=click.Choice(["wait", "cold"]),
+    default="wait",
+    show_default=True,
+    help="A hit whose copy has not landed waits for it, or is computed on the CPU.",
+)
+@click.option("--spec-chunk", type=click.IntRange(1), help="Speculative rows in one batch of copies. [default: all]")
+@click.option("--staging", type=click.IntRange(1), help="Rows for steps that are streamed. [default: 2 * top_k]")
+@click.option("--headroom", default="900MiB", show_default=True, help="Device memory to leave free.")
+@click.option("--device-bytes", help="Memory of the numpy backend's device, such as 2GiB. [default: what there is]")
+@click.option("--alias-layers", type=click.IntRange(1), help="Store the rows of N layers only; others are aliases.")
+@click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
+@click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
+              help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
+@click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
+@click.option("--check", is_flag=True, help="Hold the plans against a replay and every slot against its row.")
+@decisions
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def command(trace, slots, vram, as_json, **options):
+    """Carry out a trace T (a file, or 'sample') with real copies and real computation, and measure it."""
+    if slots is None and vram is None:
+        slots = "25%"
+    with working() as progress:
+        result = slotwise.run(trace, slots=slots, vram=vram, progress=progress, **options)
+    if as_json:
+        click.echo(json.dumps(result, allow_nan=False))
+        return
+    for run in result["runs"]:
+        _print(run)
+
+
+def _print(run: dict) -> None:
+    """One run as a person reads it: speed, where the time went, the plan's counters, and what was asked."""
+    from .screen import pairs, wrapped
+
+    timing, counters = run["timing"], run["counters"]
+    low, high = timing["tokens_per_s_range"] or (0, 0)
+    rate = timing["tokens_per_s"] or 0
+    wrapped(
+        f"{run['policy']} on {run['trace']}, backend {run['backend']}, overlap {run['overlap']}: {rate:,.1f} tokens/s "
+        f"(MEASURED; {low:,.1f} to {high:,.1f} in {timing['repeats']} runs), {timing['tokens']:,} tokens in "
+        f"{timing['steps']:,} steps" + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
+    )
+    steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
+    pairs("  step: ", steps, "  ")
+    causes = ("hot_s", "cold_s", "policy_s", "wait_s", "merge_s", "tick_s")
+    pairs("  seconds: ", (f"{name[:-2]} {timing[name]:.4g}" for name in causes), "  ")
+    if timing.get("overlap_efficiency") is not None:
+        wrapped(f"  overlap efficiency: {timing['overlap_efficiency']:.3f}")
+    pairs(
+        "  copies: ",
+        (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "diverted")),
+        "  ",
+    )
+    pairs("  counters: ", (f"{name} {count:,}" for name, count in counters.items() if count), "  ")
+    if run["plan_sha256"]:
+        click.echo(f"  plan sha256: {run['plan_sha256']}")
+    for failure in run["failures"][:3]:
+        wrapped(f"  failed: {failure}")

@@ -1,0 +1,97 @@
+"""The null backend: does nothing and writes down what it was asked, so that the order of calls can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .backend import Copy, Rows
+from .cold import RowLayout
+
+
+class NullBackend:
+    """Computes nothing, moves nothing and records every call: `calls` holds (name, what it was about)."""
+
+    name = "null"
+
+    def __init__(self):
+        self.calls: list[tuple[str, Any]] = []
+        self._next = 256
+
+    @staticmethod
+    def missing() -> str | None:
+        return None
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    def host_memory(self, n_bytes: int) -> np.ndarray:
+        return np.zeros(n_bytes, np.uint8)
+
+    def device_memory(self, n_bytes: int) -> int:
+        """An address that nobody may read."""
+        self.calls.append(("device_memory", n_bytes))
+        start, self._next = self._next, self._next + -(-n_bytes // 256) * 256
+        return start
+
+    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+        self.calls.append(("prepare", n_pairs))
+
+    def upload(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def host(self, values: Any) -> np.ndarray:
+        self.calls.append(("host", np.shape(values)))
+        return np.asarray(values)
+
+    def read(self, address: int, n_bytes: int) -> np.ndarray:
+        self.calls.append(("read", address))
+        return np.zeros(n_bytes, np.uint8)
+
+    def copy(self, copies: Sequence[Copy], after: Any = None) -> int:
+        self.calls.append(("copy", tuple(copies)))
+        return len(self.calls)
+
+    def landed(self, ticket: int) -> bool:
+        return True
+
+    def begin(self, layer: int, x: Any, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
+        self.calls.append(("begin", layer))
+        return np.asarray(x, np.float32), np.zeros((n_pairs, np.shape(x)[1]), np.float32)
+
+    def hot(self, tick: Any, work: Rows, after: Sequence[Any] = ()) -> int:
+        self.calls.append(("hot", tuple(work.rows.tolist())))
+        return len(self.calls)
+
+    def inputs(self, tick: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        return tick
+
+    def settle(self, tick: Any) -> None:
+        self.calls.append(("settle", None))
+
+    def hot_span(self, tick: Any) -> None:
+        return None
+
+    def merge(self, tick: tuple[np.ndarray, np.ndarray], places: np.ndarray, weights: Any) -> np.ndarray:
+        self.calls.append(("merge", places.shape))
+        return np.zeros_like(tick[0])
+
+    def norm(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return x
+
+    def spin(self, microseconds: float) -> None:
+        self.calls.append(("spin", microseconds))
+
+    def synchronize(self) -> None:
+        self.calls.append(("synchronize", None))
+
+    def drain(self) -> None:
+        self.calls.append(("drain", None))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+BACKEND = NullBackend

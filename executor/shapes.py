@@ -1,0 +1,51 @@
+"""Shapes of experts in models that people run, by the models' config.json: a run then needs a name, no numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .cold import RowLayout
+from .errors import BadExecutor
+
+
+class Shape(NamedTuple):
+    """Of one expert: `hidden`, `inner` (the intermediate size), and what its row is stored and computed as."""
+
+    hidden: int
+    inner: int
+    dtype: str = "bf16"
+    activation: str = "swiglu"
+    biases: bool = False
+
+    def layout(self, dtype: str | None = None) -> RowLayout:
+        """The row, all projections in `dtype` (default: the shape's own)."""
+        stored = dtype or self.dtype
+        return RowLayout(self.hidden, self.inner, (stored, stored, stored), self.activation, biases=self.biases)
+
+
+PRESETS = {  # name -> shape; a trace's model is matched without regard to case, dashes and dots
+    "Qwen3-30B-A3B": Shape(2048, 768),
+    "OLMoE-1B-7B": Shape(2048, 1024),
+    "Mixtral-8x7B": Shape(4096, 14336),
+    "gpt-oss-20b": Shape(2880, 2880, "MXFP4", "swiglu_clamped", True),
+    "DeepSeek-V2-Lite": Shape(2048, 1408),
+    "tiny": Shape(128, 64, "f32"),  # no model: seconds on any CPU
+}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def shape_of(name: str) -> Shape:
+    """The preset of that name. Raises BadExecutor with those there are."""
+    for preset, shape in PRESETS.items():
+        if _plain(preset) == _plain(name):
+            return shape
+    raise BadExecutor(f"no shape {name!r}; presets: {', '.join(PRESETS)}")
+
+
+def shape_for(model: str) -> Shape | None:
+    """The preset that a trace's model is, or None."""
+    return next((shape for preset, shape in PRESETS.items() if _plain(preset) in _plain(model)), None)

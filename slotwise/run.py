@@ -1,0 +1,197 @@
+"""A trace through the real executor: plans are the replay's, bytes move, experts are computed, seconds are measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise.executor.backend import make_backend
+from slotwise.executor.cold import ColdChain, RowLayout
+from slotwise.executor.drive import drive
+from slotwise.executor.errors import BadExecutor
+from slotwise.executor.executor import HEADROOM_BYTES, Executor
+from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
+from slotwise.executor.store import HostStore
+from slotwise.executor.timing import overlap_efficiency, summary
+from slotwise.policies import Pool, parse_call
+from slotwise.replay.options import Options
+from slotwise.replay.run import run as replay_run
+from slotwise.replay.sizes import parse_bytes
+from slotwise.traces import Trace, make_predictor, open_trace
+
+SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
+
+
+def run(
+    trace: Trace | str | Path,
+    policy: str = "lru",
+    slots: str | int | None = None,
+    *,
+    backend: str = "numpy",
+    shape: str | None = None,
+    hidden: int | None = None,
+    intermediate: int | None = None,
+    dtype: str | None = None,
+    overlap: str = "on",
+    miss: str = "cpu",
+    split_share: float = 0.5,
+    late: str = "wait",
+    spec_chunk: int | None = None,
+    staging: int | None = None,
+    headroom: int | str = HEADROOM_BYTES,
+    device_bytes: int | str | None = None,
+    alias_layers: int | None = None,
+    cpu_threads: int | None = None,
+    dense_us: float = 0.0,
+    repeats: int = 1,
+    check: bool = False,
+    plan_hash: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Carries out one configuration and returns {"runs": [one per side of `overlap`]}.
+
+    trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
+    shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
+    overlap: on, off, or both, interleaved. repeats: runs of each side; tokens per second come with their range.
+    check: replays the same trace and holds plans and counters against it, and every slot against its row.
+    Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures and timing in seconds.
+    Raises BadTrace, BadPolicy, BadOption or BadExecutor; RuntimeError where a check fails.
+    """
+    if overlap not in SIDES or repeats < 1:
+        raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
+    opened = trace if isinstance(trace, Trace) else open_trace(trace)
+    layout = _layout(opened, shape, hidden, intermediate, dtype)
+    asked = Options.of(
+        policy=policy,
+        slots=slots,
+        **{"miss": "cpu" if miss == "split" else miss, "row_bytes": layout.row_bytes, **options},
+    )
+    source = asked.source(opened)
+    n_steps = asked.steps_of(source)
+    sides, total = SIDES[overlap], n_steps * repeats * len(SIDES[overlap])
+    given = {} if device_bytes is None else {"device_bytes": parse_bytes(device_bytes)}
+    _warm_up(asked.pool(opened, asked.size(opened), full=True, future=False))
+    outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
+    with ColdChain(cpu_threads) as chain:
+        kept = make_backend(backend, **given)
+        store = HostStore([layout] * opened.n_layers, opened.n_experts, kept, alias_layers=alias_layers)
+        store.fill(asked.seed, chain)
+        for turn in range(repeats * len(sides)):
+            side = sides[turn % len(sides)]
+            pool = asked.pool(opened, asked.size(opened), full=True, future=False)
+            device = make_backend(backend, **given)
+            with Executor(
+                pool, store, device, chain, top_k=opened.top_k, horizon=asked.horizon, overlap=side, miss=miss,
+                split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom), staging=staging,
+                spec_chunk=spec_chunk, plan_hash=plan_hash or check, timing=True,
+            ) as executor:  # fmt: skip
+                step_s, tokens = drive(
+                    executor, source, _predictor(asked, opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
+                    seed=asked.seed,
+                    progress=progress and (lambda done, turn=turn: progress(turn * n_steps + done, total, "")),
+                )  # fmt: skip
+                executor.synchronize()
+                if check:
+                    executor.audit()
+                outcomes[side].append(_outcome(executor, step_s, tokens))
+        kept.close()
+    return {"runs": [_row(opened, asked, layout, side, outcomes, backend, check) for side in sides]}
+
+
+def _warm_up(pool: Pool) -> None:
+    """Compiles what a live pool calls, or loads it from the cache: no step should pay for that."""
+    nothing = np.zeros((1, 0), np.uint8 if pool.n_experts <= 255 else np.uint16)
+    pool.step(0, nothing)
+    pool.prefetch(pool.n_layers - 1, nothing)
+
+
+def _layout(
+    trace: Trace, shape: str | None, hidden: int | None, intermediate: int | None, dtype: str | None
+) -> RowLayout:
+    """The rows' shape: as asked, else of the trace's model."""
+    found = shape_of(shape) if shape else shape_for(trace.model)
+    if found is None and not (hidden and intermediate):
+        raise BadExecutor(
+            f"{trace.name}: no shape known for the model {trace.model!r}; give --hidden and --intermediate, or --shape "
+            f"({', '.join(PRESETS)})"
+        )
+    found = found or Shape(1, 1)
+    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layout(dtype)
+
+
+def _predictor(asked: Options, trace: Trace) -> Any:
+    if not asked.width:
+        return None
+    name, parameters = parse_call(asked.predictor)
+    return make_predictor(name, parameters, trace, asked.width, asked.horizon, reset=asked.reset)
+
+
+def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, Any]:
+    transfers = executor.transfers
+    return {
+        "counters": executor.pool.counters,
+        "plan_sha256": executor.plan_hash.hexdigest() if executor.plan_hash else None,
+        "failures": executor.failures,
+        "ticks": executor.ticks,
+        "timing": summary(executor.ticks or [], step_s, tokens)
+        | {
+            "diverted": executor.diverted,
+            "copies": transfers.n_copies,
+            "copy_batches": transfers.n_batches,
+            "bytes_copied": transfers.bytes_copied,
+        },
+    }
+
+
+def _row(
+    trace: Trace, asked: Options, layout: RowLayout, side: bool, outcomes: dict, backend: str, check: bool
+) -> dict:
+    """One run as it is printed: what was asked, what was decided, what it took."""
+    mine = outcomes[side]
+    first = mine[0]
+    for other in (one for side_of in outcomes.values() for one in side_of):
+        if (other["counters"], other["plan_sha256"]) != (first["counters"], first["plan_sha256"]) and not other[
+            "failures"
+        ]:
+            raise RuntimeError("two runs of one configuration decided differently")
+    if check:
+        _hold_against_replay(trace, asked, first)
+    rates = sorted(one["timing"]["tokens_per_s"] for one in mine if one["timing"]["tokens_per_s"])
+    middle = mine[len(mine) // 2]["timing"]
+    timing = middle | {
+        "repeats": len(mine),
+        "tokens_per_s": statistics.median(rates) if rates else None,
+        "tokens_per_s_range": [rates[0], rates[-1]] if rates else None,
+    }
+    if len(outcomes) == 2:
+        timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
+    recorded = asked.recorded(asked.size(trace))
+    return {
+        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "backend": backend,
+        "overlap": "on" if side else "off", "hidden": layout.hidden, "intermediate": layout.inner,
+        "dtypes": list(layout.dtypes), **{name: recorded[name] for name in recorded if name != "phase"},
+        "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
+        "checked": check, "timing": timing,
+    }  # fmt: skip
+
+
+def _hold_against_replay(trace: Trace, asked: Options, outcome: dict) -> None:
+    """Raises RuntimeError unless a replay decides the same, tick for tick."""
+    from dataclasses import replace
+
+    from slotwise.replay.failures import Failure
+
+    failures = tuple(Failure(**failure) for failure in outcome["failures"])
+    law = replay_run(trace, replace(asked, plan_hash=True, failures=failures))
+    wrong = {
+        name: (law.counters[name], count)
+        for name, count in outcome["counters"].items()
+        if name in law.counters and law.counters[name] != count
+    }
+    if law.plan_sha256 != outcome["plan_sha256"] or wrong:
+        raise RuntimeError(f"the plans differ from the replay's; counters (replay, run): {wrong or 'equal'}")

@@ -1,0 +1,92 @@
+"""`slotwise run` as a user meets it: plans are the replay's, figures are measured, wrong wishes are one line."""
+
+import json
+
+import pytest
+from conftest import slotwise as cli
+
+import slotwise
+
+WORDS = ("run", "sample", "--shape", "tiny", "--headroom", "0", "--steps", "40", "--alias-layers", "2")
+ASKED = {"policy": "lfru+guard", "slots": 32, "width": 4, "steps": 40}
+
+
+def test_a_run_prints_the_hash_and_the_counters_of_the_replay_with_the_same_options():
+    words = ("--policy", "lfru+guard", "--slots", "32", "--width", "4", "--plan-hash", "--check", "--overlap", "both")
+    done = json.loads(cli(*WORDS, *words, "--json").stdout)
+    law = slotwise.replay("sample", plan_hash=True, row_bytes=4 * 3 * 128 * 64, **ASKED)
+    assert [run["overlap"] for run in done["runs"]] == ["on", "off"]
+    for run in done["runs"]:
+        assert run["plan_sha256"] == law.plan_sha256
+        assert {name: count for name, count in run["counters"].items() if law.counters[name] != count} == {}
+        timing = run["timing"]
+        assert timing["tokens"] == law.identity["n_tokens"]
+        assert timing["bytes_copied"] == law.counters["bytes_loaded"]
+        assert timing["tokens_per_s"] > 0
+        assert min(timing["hot_s"], timing["cold_s"]) > 0
+        assert timing["tick_s"] <= timing["seconds"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"miss": "fetch", "prefill": "stream"},
+        {"verify_tokens": 3, "accept": 0.6, "late": "cold"},
+        {"reset": "request", "scope": "global", "slots": "25%"},
+        {"lag_demand": 3, "lag_prefetch": 5, "max_loads": 2, "contract": "sequential"},
+        {"miss": "split", "overlap": "off", "repeats": 2},
+    ],
+)
+def test_every_option_that_plans_depend_on_is_held_against_a_replay(options):
+    asked = {**ASKED, "shape": "tiny", "headroom": 0, "alias_layers": 2, "cpu_threads": 1, **options}
+    (run,) = slotwise.run("sample", check=True, **asked)["runs"]
+    assert run["checked"]
+    assert run["timing"]["repeats"] == options.get("repeats", 1)
+
+
+def test_people_read_speed_and_where_the_time_went():
+    said = cli(*WORDS, "--policy", "lru").stdout
+    assert "tokens/s (MEASURED;" in said
+    for words in ("step:", "seconds:", "hot", "cold", "copies:", "counters:"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "sample"), "no shape known for the model 'qwen3moe-24x128-930m'; give --hidden and --intermediate"),
+        ((*WORDS, "--policy", "opt"), "needs to know the future"),
+        ((*WORDS, "--backend", "cuda"), "no backend 'cuda'; there are"),
+        ((*WORDS, "--shape", "big"), "no shape 'big'; presets: Qwen3-30B-A3B"),
+        ((*WORDS, "--dtype", "f8"), "no stored dtype 'f8'"),
+        ((*WORDS, "--dtype", "Q4_K"), "blocks of 256"),
+        ((*WORDS, "--device-bytes", "1MiB"), "slots a pool fit"),
+        ((*WORDS, "--width", "4", "--slots", "0"), "width 4 with 0 slots"),
+    ],
+)
+def test_what_cannot_run_is_one_line_and_exit_code_2(words, told):
+    done = cli(*words, code=2)
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_failures_of_a_run_are_repeated_by_replay(tmp_path):
+    path = tmp_path / "failures.json"
+    path.write_text('[{"step": 3, "layer": 1, "phase": "demand", "load": 0, "kind": "refused"}]')
+    done = json.loads(cli("replay", "sample", "--steps", "9", "--failures", path, "--json").stdout)
+    assert done["counters"]["failed_demand"] > 0
+    for text, told in (
+        ("[{}]", "a failure is"),
+        ("{", "not JSON"),
+        ("3", "no list of failures"),
+        ("[[1]]", "a failure is"),
+    ):
+        path.write_text(text)
+        assert told in cli("replay", "sample", "--steps", "9", "--failures", path, code=2).stderr
+
+
+def test_backends_say_what_they_are_and_what_they_lack():
+    rows = {row["name"]: row for row in json.loads(cli("backends", "--json").stdout)}
+    assert {"numpy", "null"} <= set(rows)
+    assert rows["numpy"]["missing"] is None

@@ -33,7 +33,7 @@ def seconds(job: Callable[[], object]) -> float:
 def rows(asked: argparse.Namespace) -> Iterator[dict]:
     cupy = need_cupy()
     about = cupy.cuda.runtime.getDeviceProperties(0)
-    store_bytes = 1 << 26 if asked.tiny else 1 << 30
+    store_bytes = 1 << 27 if asked.tiny else 1 << 30
     rounds = 2 if asked.tiny else 7
     store = page_locked(store_bytes)
     store[:] = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8).repeat(store_bytes >> 20)

@@ -20,9 +20,9 @@ import numpy as np
 from peers import bench
 
 from slotwise.executor.cold import RowLayout
-from slotwise.executor.cupy_driver import calls, check, need_cupy, need_driver
+from slotwise.executor.cupy_driver import KernelGraph, calls, check, need_cupy, need_driver
 from slotwise.executor.cupy_hot import HotChain
-from slotwise.executor.cupy_small import SmallKernels, page_locked
+from slotwise.executor.cupy_small import HOT, SmallKernels, page_locked
 from slotwise.executor.dtypes import DTYPES, encode
 
 TICKS = 60  # in one graph
@@ -51,8 +51,8 @@ class Place:
         self.cupy.cuda.Device().synchronize()
 
     def ticks(self, rows: int, tokens: int, count: int) -> list[tuple[Any, Any, Any, Any]]:
-        """Arguments of ticks: walks through all slots in random order, one after another."""
-        order = np.concatenate([self.draw.permutation(self.slots) for _ in range(-(-rows * count // self.slots))])
+        """Arguments of ticks: round and round through all slots in one random order."""
+        order = np.resize(self.draw.permutation(self.slots), rows * count)
         offsets, to = np.arange(rows + 1) * tokens, np.arange(rows * tokens)
         return [(order[i * rows : (i + 1) * rows], offsets, to % tokens, to) for i in range(count)]
 
@@ -144,6 +144,7 @@ def rows(asked: argparse.Namespace) -> Iterator[dict]:
         yield {**row, "read_us": round(read_us, 2), "share_of_read": round(read_us / us, 3)}
     yield {"what": "ceiling again", "read_bytes_per_s": round(read_bytes_per_s(place, small))}
     yield from launches(place, small, turns)
+    yield from beside(place, small)
     restricted = Place(layout, pool_bytes, launches="direct", sms=min(28, small.sms))
     for (n, _), us in restricted.tick_us([(1, 1), (8, 1)]).items():
         row = {"what": "tick restricted", "sms": restricted.chain.sms, "rows": n, "tick_us": round(us, 2)}
@@ -198,6 +199,14 @@ def launches(place: Place, small: SmallKernels, turns: int) -> Iterator[dict]:
 
         return until_seen
 
+    teller = KernelGraph([small._tell])
+
+    def only_tell() -> None:
+        small._tell.args["sequence"] += 1
+        teller.launch(stream.ptr)
+        while board[512] != small._tell.args["sequence"][0]:
+            pass
+
     ways = {
         "graph": lambda: place.launch(tick, graphs),
         "direct": lambda: place.launch(tick),
@@ -221,9 +230,32 @@ def launches(place: Place, small: SmallKernels, turns: int) -> Iterator[dict]:
     for name, launch in ways.items():
         seen = us_of(through(launch), stream, turns)
         yield {"what": "call until seen by the host", "rows": int(name != "nothing"), "way": name, **seen}
+    seen = us_of(only_tell, stream, turns)  # an upper bound of "ids on the host until the hot chain has started"
+    yield {"what": "call until the first kernel of a graph has written to the host", **seen}
     for name, launch in ways.items():
         taken = [place.seconds(launch) * 1e6 for _ in range(turns // 4)]
         yield {"what": "between events, stream idle before", "way": name, "us": round(statistics.median(taken), 2)}
+
+
+def beside(place: Place, small: SmallKernels) -> Iterator[dict]:
+    """Device time of the kernels between two hot chains, in a stream of them that wait for one another."""
+    hidden, stream = place.layout.hidden, place.stream
+    weights, y = place.cupy.ones((8, 8), np.float32), place.cupy.zeros((8, hidden), np.float32)
+    address = place.x.data.ptr
+    for n in (1, 8):
+        jobs = {
+            "merge": lambda n=n: small.merge(
+                stream.ptr, place.out.data.ptr, 0, [HOT] * (8 * n), weights.data.ptr, y.data.ptr, n, 8, hidden
+            ),
+            "norm": lambda n=n: small.norm(stream.ptr, address, y.data.ptr, address, n, hidden),
+        }
+        for name, job in jobs.items():
+            stream.begin_capture()
+            for _ in range(TICKS):
+                job()
+            graph = stream.end_capture()
+            taken = [place.seconds(lambda graph=graph: graph.launch(stream)) for _ in range(ROUNDS)]
+            yield {"what": name, "tokens": n, "us": round(statistics.median(taken[1:]) / TICKS * 1e6, 2)}
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 // The hot chain: the expert FFNs that hit, computed on the GPU from the bytes of their slots, in two launches.
 //
 // `gate_up_T` writes activated(gate x, up x) of every (row, token) pair, `down_T` the pair's own row of the output.
-// Nothing is summed over pairs and nothing is atomic. One source for every layout: cupy_hot.py puts HIDDEN, INNER, the
-// dtypes and the places of the parts in front of it, and one line CHAIN(...) for each T, the most tokens of a row, behind.
+// Nothing is summed over pairs and nothing is atomic. One source for every layout: cupy_hot.py puts HIDDEN, INNER,
+// the dtypes and the places of the parts in front of it, and one line CHAIN(...) for each T, the most tokens of a
+// row, behind.
 //
 // What waits for what. A warp owns a ring of DEPTH stages in shared memory and keeps all of them on their way with
-// cp.async, 16 bytes a lane; it waits only for its oldest stage. `down` is launched with programmatic dependence: `gate_up`
-// lets it in at once, it fills its rings with weights, which no kernel writes, and waits (griddepcontrol.wait) for the whole
-// of `gate_up` before it reads activations. Every block of every kernel here passes that wait, so a kernel that has ended
-// means that all kernels before it in the stream have.
+// cp.async, 16 bytes a lane; it waits only for its oldest stage. `down` is launched with programmatic dependence:
+// `gate_up` lets it in at once, it fills its rings with weights, which no kernel writes, and waits
+// (griddepcontrol.wait) for the whole of `gate_up` before it reads activations. Every block of every kernel here
+// passes that wait, so a kernel that has ended means that all kernels before it in the stream have.
 //
-// What identities I1 and I2 rest on. One output of one token is one chain of fused multiply-adds per lane, in the order of
-// the weights, and then one butterfly over the lanes. Which warp does it, from which slot, beside which other outputs and
-// tokens, and in how many slices, changes no operand and no order. Compiled with --fmad=false: what is fused says fmaf.
+// What identities I1 and I2 rest on. One output of one token is one chain of fused multiply-adds per lane, in the
+// order of the weights, and then one butterfly over the lanes. Which warp does it, from which slot, beside which
+// other outputs and tokens, and in how many slices, changes no operand and no order. Compiled with --fmad=false: what
+// is fused says fmaf.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -58,7 +60,10 @@ template <int N> DEVICE void wait_for_all_but() { asm volatile("cp.async.wait_gr
 // Past L1: what the kernel before has written may be newer than a line of L1.
 DEVICE float4 load_fresh(const float4 *p) {
   float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 DEVICE float as_float(u32 bits) { return __uint_as_float(bits); }
@@ -73,17 +78,21 @@ DEVICE u32 word_at(const u8 *base, u32 at) {
   return __funnelshift_r(words[0], words[1], 8 * over);
 }
 DEVICE void halves(u32 two, float &first, float &second) {
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(first), "=f"(second) : "r"(two));
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(first), "=f"(second)
+      : "r"(two));
 }
-// Byte i of four small codes as the float 128 + code (codes below 128): exact, one instruction, no integer conversion.
+// Byte i of four small codes as the float 128 + code (codes below 128): exact, one instruction, no integer
+// conversion.
 DEVICE float plus128(u32 codes, int i) { return as_float(__byte_perm(codes, 0x43000000, 0x7044 | i << 8)); }
 // The same as 32768 + code, for codes to 255.
 DEVICE float plus32768(u32 codes, int i) { return as_float(__byte_perm(codes, 0x47000000, 0x7404 | i << 4)); }
 
-// How a dtype is read. A lane takes a granule of G weights, and 32 of them are a step. `load` brings what the lane needs of
-// one output row into registers: the step begins `skip` bytes behind `base`, which is a multiple of 4. `quad` makes four
-// weights of it, at(lane, j) says which four inputs of the step they meet. SWIZZLE is the pattern that keeps the lanes' reads
-// of inputs free of bank conflicts. What depends on the lane only is the same in every step: the compiler keeps it.
+// How a dtype is read. A lane takes a granule of G weights, and 32 of them are a step. `load` brings what the lane
+// needs of one output row into registers: the step begins `skip` bytes behind `base`, which is a multiple of 4.
+// `quad` makes four weights of it, at(lane, j) says which four inputs of the step they meet. SWIZZLE is the pattern
+// that keeps the lanes' reads of inputs free of bank conflicts. What depends on the lane only is the same in every
+// step: the compiler keeps it.
 template <int D> struct Dtype;
 
 template <> struct Dtype<F32> {
@@ -111,12 +120,14 @@ template <> struct Dtype<BF16> {
   DEVICE void load(const u8 *base, u32, u32 lane) { v = ((const uint4 *)base)[lane]; }
   DEVICE void quad(int j, float w[4]) const {
     const u32 a = j ? v.z : v.x, b = j ? v.w : v.y;
-    w[0] = as_float(a << 16), w[1] = as_float(a & 0xffff0000u), w[2] = as_float(b << 16), w[3] = as_float(b & 0xffff0000u);
+    w[0] = as_float(a << 16), w[1] = as_float(a & 0xffff0000u);
+    w[2] = as_float(b << 16), w[3] = as_float(b & 0xffff0000u);
   }
   static DEVICE u32 at(u32 lane, int j) { return 2 * lane + j; }
 };
 
-// d has 11 bits and 32768 + 128 nine, so their product is exact and one multiply-add gives d * q rounded once: exactly.
+// d has 11 bits and 32768 + 128 nine, so their product is exact and one multiply-add gives d * q rounded once:
+// exactly.
 template <> struct Dtype<Q8_0> {
   enum { BLOCK = 32, BYTES = 34, G = 8, SWIZZLE = 1, WHOLE = 2 };
   u32 q[2];
@@ -149,8 +160,8 @@ template <> struct Dtype<Q4_0> {
   static DEVICE u32 at(u32 lane, int j) { return (lane >> 2) * 8 + (lane & 3) + 4 * j; }
 };
 
-// Magnitudes, doubled, come out of a table of eight bytes, and a mask of the signs makes 16 + q of them. From there it is
-// as Q4_0, exact for scales below 2^120.
+// Magnitudes, doubled, come out of a table of eight bytes, and a mask of the signs makes 16 + q of them. From there
+// it is as Q4_0, exact for scales below 2^120.
 template <> struct Dtype<MXFP4> {
   enum { BLOCK = 32, BYTES = 17, G = 8, SWIZZLE = 2, WHOLE = 1 };
   u32 q[2];
@@ -161,7 +172,9 @@ template <> struct Dtype<MXFP4> {
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(mask) : "r"(low), "r"(high), "r"(which));
     return mask;
   }
-  static DEVICE u32 plus16(u32 magnitudes, u32 mask) { return (magnitudes ^ mask & 0x1f1f1f1fu ^ 0x10101010u) + (mask & 0x01010101u); }
+  static DEVICE u32 plus16(u32 magnitudes, u32 mask) {
+    return (magnitudes ^ (mask & 0x1f1f1f1fu) ^ 0x10101010u) + (mask & 0x01010101u);
+  }
   DEVICE void load(const u8 *base, u32 skip, u32 lane) {
     const u32 block = skip + (lane >> 2) * 17;
     const u32 codes = word_at(base, block + 1 + (lane & 3) * 4), e = base[block], low = codes << 4;
@@ -170,7 +183,8 @@ template <> struct Dtype<MXFP4> {
     d = as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);  // half of 2^(e - 127)
     c = -144.0f * d;
   }
-  DEVICE void quad(int j, float w[4]) const {  // bytes of q: weights 0, 16, 1, 17 and 2, 18, 3, 19 of the granule's word
+  // Bytes of q: weights 0, 16, 1, 17 and 2, 18, 3, 19 of the granule's word.
+  DEVICE void quad(int j, float w[4]) const {
     UNROLL for (int i = 0; i < 4; i++) w[i] = fmaf(d, plus128(q[i >> 1], 2 * (i & 1) + j), c);
   }
   static DEVICE u32 at(u32 lane, int j) { return (lane >> 2) * 8 + (lane & 3) + 4 * j; }
@@ -241,21 +255,24 @@ template <int D, int K, int KS, int AT> struct Part {
   enum {
     STRIDE = K / Of::BLOCK * Of::BYTES,
     SLICE = (KS < K ? KS : K) / Of::BLOCK * Of::BYTES,
+    SAME = KS >= K || K % KS == 0,  // the last slice is as long as the others
     ALIGNED = STRIDE % 16 == 0 && SLICE % 16 == 0 && AT % 16 == 0,
     PITCH = ALIGNED ? SLICE : (SLICE + 15 + 15) / 16 * 16,  // the 16-byte pieces that hold a slice, wherever it begins
   };
-  static_assert(K % Of::BLOCK == 0 && K % 4 == 0 && (KS >= K || KS % (32 * Of::G) == 0), "whole blocks and whole granules");
+  static_assert(K % Of::BLOCK == 0 && K % 4 == 0, "whole blocks");
+  static_assert(KS >= K || KS % (32 * Of::G) == 0, "slices of whole steps");
   static_assert(AT % Of::WHOLE == 0 && STRIDE % Of::WHOLE == 0, "aligned as the dtype is read");
 
   // Sends slice s of output rows o .. o + R - 1 on its way.
   template <int R> static DEVICE void fetch(const u8 *row, u32 o, u32 s, u32 stage, u32 lane) {
     UNROLL for (int r = 0; r < R; r++) {
       const u32 begin = AT + (o + r) * STRIDE + s * SLICE;
-      const u32 bytes = K % KS && KS < K && s == K / KS ? STRIDE - s * SLICE : SLICE;
+      const u32 bytes = !SAME && s == K / KS ? STRIDE - s * SLICE : SLICE;
       const u32 skip = ALIGNED ? 0 : begin & 15;
       const u8 *from = row + (begin - skip) + 16 * lane;
       UNROLL for (int i = 0; i < PITCH; i += 512)
-        if ((ALIGNED && !(K % KS && KS < K) && i + 512 <= SLICE) || i + 16 * lane < bytes + skip) copy16(stage + r * PITCH + i + 16 * lane, from + i);
+        if ((ALIGNED && SAME && i + 512 <= SLICE) || i + 16 * lane < bytes + skip)
+          copy16(stage + r * PITCH + i + 16 * lane, from + i);
     }
   }
 
@@ -263,7 +280,7 @@ template <int D, int K, int KS, int AT> struct Part {
   template <int PATTERN, int R, int T>
   static DEVICE void add(const u8 *stage, u32 o, u32 s, const float4 *x, u32 lane, float *sums) {
     constexpr u32 LENGTH = KS < K ? KS : K, STEP = 32 * Of::G, STEP_BYTES = STEP / Of::BLOCK * Of::BYTES;
-    constexpr bool RAGGED = K % STEP != 0 || (KS < K && K % KS != 0);
+    constexpr bool RAGGED = K % STEP != 0 || !SAME;
     static_assert(STEP_BYTES % 4 == 0, "words lie alike in all steps");
     const float4 *from = x + s * (KS / 4);
     const u32 left = (K - s * LENGTH) / Of::G;  // granules from here to the end of an output row
@@ -293,8 +310,8 @@ template <int D, int K, int KS, int AT> struct Part {
 };
 
 // The sums over all lanes of N values: value i ends in the lanes whose upper bits are i. Each value's sum is the same
-// butterfly, 16 lanes apart first, whatever N is: while there are several values, half of them are given away for half of the
-// partner's, which costs a quarter of a butterfly for each.
+// butterfly, 16 lanes apart first, whatever N is: while there are several values, half of them are given away for
+// half of the partner's, which costs a quarter of a butterfly for each.
 template <int N, int AWAY = 16> DEVICE float over_lanes(float *v, u32 lane) {
   if constexpr (N > 1) {
     const bool upper = lane & AWAY;
@@ -320,7 +337,7 @@ DEVICE float activated(u32 kind, float g, float u, float alpha, float limit) {
 
 DEVICE float bias(const u8 *row, int at, u32 o) { return at < 0 ? 0.0f : ((const float *)(row + at))[o]; }
 
-template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH> DEVICE void phase(const Work &work) {
+template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH, int SHARED> DEVICE void phase(const Work &work) {
   constexpr int K = FIRST ? HIDDEN : INNER, OUT = FIRST ? INNER : HIDDEN;
   typedef Part<FIRST ? GATE : DOWN, K, KS, FIRST ? GATE_AT : DOWN_AT> A;
   typedef Part<FIRST ? UP : DOWN, K, KS, FIRST ? UP_AT : DOWN_AT> B;
@@ -328,6 +345,7 @@ template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH> DEVICE void ph
   constexpr u32 STAGE = R * (A::PITCH + (FIRST ? B::PITCH : 0));
   constexpr int M = FIRST ? 2 * R : R, PATTERN = A::Of::SWIZZLE;
   static_assert(OUT % R == 0, "whole units");
+  static_assert(T * K * 4 + WARPS * DEPTH * STAGE + 16 <= SHARED, "what cut() of cupy_hot.py counted");
   extern __shared__ __align__(16) u8 memory[];
   float4 *x = (float4 *)memory;  // [T, K], swizzled
   const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -368,7 +386,8 @@ template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH> DEVICE void ph
         const u32 t = q / (K / 4), i = q % (K / 4);
         float4 v = {0, 0, 0, 0};
         if (t < count) {
-          const float *from = FIRST ? work.x + (u64)work.token[first + t] * HIDDEN : work.act + (u64)(first + t) * INNER;
+          const float *from =
+              FIRST ? work.x + (u64)work.token[first + t] * HIDDEN : work.act + (u64)(first + t) * INNER;
           v = load_fresh((const float4 *)from + i);
         }
         x[t * (K / 4) + swizzled<PATTERN>(i)] = v;
@@ -385,7 +404,8 @@ template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH> DEVICE void ph
         wait_for_all_but<DEPTH - 1>();
         __syncwarp();
         if (FIRST && GATE == UP && A::PITCH == B::PITCH && A::ALIGNED && B::ALIGNED) {
-          A::template add<PATTERN, M, T>(ring + at, o, s, x, lane, sums);  // gate and up lie alike: inputs are read once
+          // Gate and up lie alike: inputs are read once for both.
+          A::template add<PATTERN, M, T>(ring + at, o, s, x, lane, sums);
         } else {
           A::template add<PATTERN, R, T>(ring + at, o, s, x, lane, sums);
           if (FIRST) B::template add<PATTERN, R, T>(ring + at + R * A::PITCH, o, s, x, lane, sums + R * T);
@@ -411,12 +431,12 @@ template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH> DEVICE void ph
   }
 }
 
-// Two kernels for rows of up to T tokens; of each, the output rows of a unit, weights of a slice and stages of a ring. Two
-// blocks must fit an SM by their registers, one of each kernel.
-#define CHAIN(T, WARPS, R_GATE_UP, KS_GATE_UP, DEPTH_GATE_UP, R_DOWN, KS_DOWN, DEPTH_DOWN)                      \
+// Two kernels for rows of up to T tokens; of each, the output rows of a unit, weights of a slice, stages of a ring and
+// bytes of shared memory. Two blocks must fit an SM by their registers, one of each kernel.
+#define CHAIN(T, WARPS, R_A, KS_A, DEPTH_A, SHARED_A, R_B, KS_B, DEPTH_B, SHARED_B)                             \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) gate_up_##T(const __grid_constant__ Work work) {  \
-    phase<true, T, WARPS, R_GATE_UP, KS_GATE_UP, DEPTH_GATE_UP>(work);                                          \
+    phase<true, T, WARPS, R_A, KS_A, DEPTH_A, SHARED_A>(work);                                                  \
   }                                                                                                             \
   extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) down_##T(const __grid_constant__ Work work) {     \
-    phase<false, T, WARPS, R_DOWN, KS_DOWN, DEPTH_DOWN>(work);                                                  \
+    phase<false, T, WARPS, R_B, KS_B, DEPTH_B, SHARED_B>(work);                                                 \
   }

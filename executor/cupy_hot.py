@@ -93,8 +93,7 @@ def program(layout: RowLayout, shapes: dict[int, tuple[Phase, Phase]]) -> str:
         constants |= {f"{name}_AT": layout.starts[i], f"{name}_BIAS_AT": layout.bias_starts[i]}
     head = "".join(f"#define {name} {value}\n" for name, value in constants.items())
     tail = "".join(
-        f"CHAIN({tokens}, {first.warps}, {first.outputs}, {first.slice_weights}, {first.depth}, "
-        f"{second.outputs}, {second.slice_weights}, {second.depth})\n"
+        f"CHAIN({tokens}, {first.warps}, {', '.join(map(str, (*first[1:], *second[1:])))})\n"
         for tokens, (first, second) in shapes.items()
     )
     return head + source("cupy_hot.cu") + tail

@@ -1,7 +1,8 @@
-// The small kernels beside the hot chain: join, norm, words to the host, a stand-in for attention, and the ceiling of reads.
+// The small kernels beside the hot chain: join, norm, words to the host, a stand-in for attention, and the ceiling of
+// reads.
 //
-// Each takes one structure by value, and passes griddepcontrol.wait before it touches memory, so that it may stand in a
-// chain of programmatic launches: see cupy_hot.cu. Compiled with --fmad=false.
+// Each takes one structure by value, and passes griddepcontrol.wait before it touches memory, so that it may stand in
+// a chain of programmatic launches: see cupy_hot.cu. Compiled with --fmad=false.
 
 typedef unsigned char u8;
 typedef unsigned int u32;
@@ -20,7 +21,10 @@ __device__ __forceinline__ u64 now_ns() {
 // Past every cache that may hold an older line: the host writes here.
 __device__ __forceinline__ float4 load_from_host(const float *p) {
   float4 v;
-  asm volatile("ld.global.cv.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  asm volatile("ld.global.cv.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 
@@ -33,8 +37,8 @@ struct Merge {
   u8 where[MAX_WHERE];   // of pair [n, k]: 0 absent, 1 in hot, 2 in cold
 };
 
-// y[t] = sum over j of weights[t, j] * out[t, j], in router order; products and sums each rounded to float32, so that the
-// same join on the CPU gives the same bytes. A block is a part of one token, blockIdx.y.
+// y[t] = sum over j of weights[t, j] * out[t, j], in router order; products and sums each rounded to float32, so that
+// the same join on the CPU gives the same bytes. A block is a part of one token, blockIdx.y.
 extern "C" __global__ void merge(const __grid_constant__ Merge m) {
   wait_for_kernels_before();
   const u32 t = blockIdx.y, h = 4 * (blockIdx.x * blockDim.x + threadIdx.x);

@@ -41,7 +41,8 @@ class SmallKernels:
         self._tell = Kernel(module, "tell", np.zeros(1, TELL), grid=1, block=128)
         # One array a field: filling them takes a quarter of the time of assigning a whole record.
         self._merge_fields, self._norm_fields, self._tell_fields = (
-            [kernel.args[name] for name in kernel.args.dtype.names] for kernel in (self._merge, self._norm, self._tell)
+            [kernel.args[name] for name in kernel.args.dtype.names or ()]
+            for kernel in (self._merge, self._norm, self._tell)
         )
         self._busy = Kernel(module, "busy", np.zeros(1, BUSY), grid=1, block=1)
         self._read = Kernel(module, "read_all", np.zeros(1, READ), grid=self.sms, block=512)

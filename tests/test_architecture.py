@@ -32,6 +32,7 @@ HOMES = {  # library -> the folders that may import it; numpy is at home everywh
     "numba": {"policies", "replay", "traces"},
     "ray": {"replay"},
     "cupy": {"executor"},
+    "cuda": {"executor"},
     "torch": {"traces"},
     "transformers": {"traces"},
     "libcachesim": set(),  # GPL: a peer to measure against, never a dependency
@@ -134,7 +135,9 @@ def test_a_library_is_imported_only_in_its_home():
 def test_every_library_that_the_package_imports_is_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*declared["dependencies"], *(one for extra in declared["optional-dependencies"].values() for one in extra)]
-    known = {re.split(r"[\[<>=~ ]", one)[0].lower() for one in asked} | {"slotwise", ""} | set(sys.stdlib_module_names)
+    names = {re.split(r"[\[<>=~ ]", one)[0].lower() for one in asked}
+    other = {"cupy-cuda12x": "cupy", "cupy-cuda13x": "cupy", "cuda-bindings": "cuda"}  # imported under another name
+    known = {other.get(name, name) for name in names} | {"slotwise", ""} | set(sys.stdlib_module_names)
     assert offending(lambda home, found: found.library not in known) == []
 
 

@@ -1,0 +1,266 @@
+"""The hot chain: experts that hit, computed on the GPU from the bytes of their slots. The face of cupy_hot.cu."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .cold import ACTIVATIONS, RowLayout
+from .cupy_driver import Kernel, KernelGraph, attribute, compiled, need_cupy, source
+from .dtypes import dtype_named
+from .errors import BadExecutor
+
+MAX_ROWS = 64  # of one launch
+MAX_PAIRS = 128
+TOKENS = (1, 2, 4, 8)  # kernels are compiled for rows of up to that many tokens
+LAUNCHES = ("graph", "direct")
+WORK = np.dtype(
+    [
+        ("slots", "<u8"), ("slot_bytes", "<u8"), ("x", "<u8"), ("act", "<u8"), ("out", "<u8"),
+        ("alpha", "<f4"), ("limit", "<f4"), ("kind", "<u4"), ("rows", "<u4"),
+        ("slot", "<u4", MAX_ROWS), ("first", "<u2", MAX_ROWS + 2),
+        ("token", "<u2", MAX_PAIRS), ("to", "<u2", MAX_PAIRS),
+    ],
+    align=True,
+)  # fmt: skip
+# As the kernels read each dtype: weights of a granule, which one lane takes at a time; what a part must be aligned to.
+GRANULE = {"f32": 4, "f16": 8, "bf16": 8, "Q8_0": 8, "Q4_0": 8, "MXFP4": 8, "Q4_K": 32, "Q6_K": 16}
+ALIGNED_TO = {"f32": 16, "f16": 16, "bf16": 16, "Q8_0": 2, "Q4_0": 2, "MXFP4": 1, "Q4_K": 16, "Q6_K": 2}
+TAIL_BYTES = 16  # a word that begins at the end of the last stage reads past it
+
+
+class Phase(NamedTuple):
+    """How one kernel is cut: warps of a block, output rows that a warp makes at once, weights of a slice of them,
+    stages of a warp's ring, bytes of shared memory."""
+
+    warps: int
+    outputs: int
+    slice_weights: int
+    depth: int
+    shared_bytes: int
+
+
+def pitch(dtype: str, along: int, slice_weights: int, start: int) -> int:
+    """Bytes of shared memory that hold a slice of one output row of `along` weights: Part::PITCH of cupy_hot.cu."""
+    of = dtype_named(dtype)
+    stride, width = of.bytes_of(along), of.bytes_of(min(along, slice_weights))
+    return width if not (stride % 16 or width % 16 or start % 16) else -(-(width + 15) // 16) * 16
+
+
+def slices(dtypes: Sequence[str], along: int, most_bytes: int) -> int:
+    """Weights of a slice: whole granules for all 32 lanes, few of them idle, at most `most_bytes` of any dtype."""
+    step = 32 * max(GRANULE[name] for name in dtypes)
+    steps = -(-along // step)
+    widest = max(dtype_named(name).block_bytes / dtype_named(name).block for name in dtypes)
+    fit = max(1, int(most_bytes // (widest * step)))
+    best = min(range(1, min(fit, steps) + 1), key=lambda count: (-(-steps // count) * count - steps, -count))
+    return along if best >= steps else best * step
+
+
+def cut(layout: RowLayout, down: bool, tokens: int, shared: tuple[int, int]) -> Phase | None:
+    """The shape of a kernel for rows of that many tokens, or None where shared memory does not hold their inputs.
+
+    shared: bytes that a block may have so that another finds room beside it, and bytes that a block may have at most.
+    """
+    along = layout.inner if down else layout.hidden
+    parts = (2,) if down else (0, 1)
+    names = [layout.dtypes[i] for i in parts]
+    # Measured on an H200, rows of 2048 x 768 in bf16, Q8_0, Q4_K and Q6_K, against 8 to 16 warps and 1 to 4 outputs:
+    # one token wants many warps, several want the inputs in shared memory read seldom.
+    warps, outputs = (16, 4 if down else 1) if tokens == 1 else (8, 4 if down else 2)
+    if tokens == 1 and names == ["Q6_K"]:
+        outputs = 2  # what it holds of four output rows does not fit the registers
+    inputs = tokens * along * 4 + TAIL_BYTES
+    for room in shared:
+        for most_bytes in (1536, 1024, 512):
+            weights = slices(names, along, most_bytes)
+            stage = outputs * sum(pitch(layout.dtypes[i], along, weights, layout.starts[i]) for i in parts)
+            depth = min(6, (room - inputs) // (warps * stage))
+            if depth >= 2:
+                return Phase(warps, outputs, weights, depth, inputs + warps * stage * depth)
+    return None
+
+
+def program(layout: RowLayout, shapes: dict[int, tuple[Phase, Phase]]) -> str:
+    """The source of all kernels of a layout: its constants, the body that layouts share, two kernels for each shape."""
+    constants = {"HIDDEN": layout.hidden, "INNER": layout.inner, "MAX_ROWS": MAX_ROWS, "MAX_PAIRS": MAX_PAIRS}
+    for i, name in enumerate(("GATE", "UP", "DOWN")):
+        constants[name] = dtype_named(layout.dtypes[i]).code
+        constants |= {f"{name}_AT": layout.starts[i], f"{name}_BIAS_AT": layout.bias_starts[i]}
+    head = "".join(f"#define {name} {value}\n" for name, value in constants.items())
+    tail = "".join(
+        f"CHAIN({tokens}, {first.warps}, {', '.join(map(str, (*first[1:], *second[1:])))})\n"
+        for tokens, (first, second) in shapes.items()
+    )
+    return head + source("cupy_hot.cu") + tail
+
+
+def check_layout(layout: RowLayout) -> None:
+    """Raises BadExecutor for a layout that the kernels cannot read 16 bytes at a time."""
+    elsewhere = "compute this layer on the CPU, or store it so"
+    for name, value in (("hidden", layout.hidden), ("inner", layout.inner)):
+        if value % 8:
+            raise BadExecutor(f"{name}={value}: the hot chain needs a multiple of 8; {elsewhere}")
+    for part, name, start in zip(("gate", "up", "down"), layout.dtypes, layout.starts, strict=True):
+        if start % ALIGNED_TO[name]:
+            raise BadExecutor(
+                f"{part} of {name} begins at byte {start} of a row: the hot chain needs a multiple of "
+                f"{ALIGNED_TO[name]}; give the RowLayout such offsets"
+            )
+    for part, start in zip(("gate", "up", "down"), layout.bias_starts, strict=True):
+        if start >= 0 and start % 4:
+            raise BadExecutor(f"the bias of {part} begins at byte {start} of a row: give the RowLayout a multiple of 4")
+
+
+def padded(layout: RowLayout) -> int:
+    """Bytes of a slot for that layout: a row, and room so that the next slot begins on a line of 256."""
+    return -(-layout.row_bytes // 256) * 256
+
+
+class HotChain:
+    """The kernels of one layout on CuPy's current device. Opening compiles them and makes their one buffer.
+
+    slot_bytes: distance of two slots, bytes; default, `padded` of the layout. sms: blocks of a launch; default, one for
+    each SM. Fewer imitate a smaller GPU (results must say so); then the second launch does not begin beside the first,
+    since it would do so on other SMs. launches: `graph`, both kernels as one graph whose arguments are set anew each
+    time, which costs the host less than `direct`, two launches; a stream that is being captured needs `direct`.
+
+    The bytes of a (row, token) pair's result depend on the row's bytes and the token's input only: not on the slot,
+    the other pairs of the launch (identities I1 and I2), `sms` or `launches`. Launches allocate nothing. Work is
+    prepared in memory of the chain, so that two threads must not launch at once; launches on two streams at once share
+    a buffer of activations, and must be ordered by the caller.
+    """
+
+    def __init__(
+        self, layout: RowLayout, *, slot_bytes: int | None = None, sms: int | None = None, launches: str = "graph"
+    ):
+        if launches not in LAUNCHES:
+            raise BadExecutor(f"launches={launches!r}: {' or '.join(LAUNCHES)}")
+        check_layout(layout)
+        self.layout = layout
+        self.slot_bytes = padded(layout) if slot_bytes is None else slot_bytes
+        if self.slot_bytes % 16 or self.slot_bytes < -(-layout.row_bytes // 16) * 16:
+            raise BadExecutor(
+                f"slot_bytes={self.slot_bytes} for rows of {layout.row_bytes}: a slot must hold a row and be a "
+                f"multiple of 16; padded() gives {padded(layout)}"
+            )
+        cupy = need_cupy()
+        capability = attribute("COMPUTE_CAPABILITY_MAJOR")
+        if capability < 8:
+            raise BadExecutor(f"a GPU of compute capability {capability}: the hot chain needs 8 (Ampere) or later")
+        here = attribute("MULTIPROCESSOR_COUNT")
+        self.sms = here if sms is None else sms
+        if not 1 <= self.sms <= here:
+            raise BadExecutor(f"sms={sms}: this GPU has {here}; give 1 to {here}")
+        self.shapes = self._shapes()
+        self.tokens = max(self.shapes)  # of one row in one entry of a launch
+        self._act = cupy.empty((MAX_PAIRS, layout.inner), np.float32)
+        self.work = np.zeros(1, WORK)
+        self.work["slot_bytes"], self.work["act"] = self.slot_bytes, self._act.data.ptr
+        self.work["kind"] = ACTIVATIONS[layout.activation]
+        self.work["alpha"], self.work["limit"] = layout.alpha, layout.limit
+        self._rows, self._x, self._out, self._slots = (self.work[name] for name in ("rows", "x", "out", "slots"))
+        self._slot, self._first = self.work["slot"][0], self.work["first"][0]
+        self._token, self._to = self.work["token"][0], self.work["to"][0]
+        module = compiled(program(layout, self.shapes))
+        self.kernels = {
+            tokens: self._pair(module, tokens, self.sms == here and capability >= 9) for tokens in self.shapes
+        }
+        self.launches = launches
+        graphs = self.kernels if launches == "graph" else {}
+        self._graphs = {tokens: KernelGraph(pair) for tokens, pair in graphs.items()}
+
+    def _shapes(self) -> dict[int, tuple[Phase, Phase]]:
+        whole = attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
+        beside = (whole // 2 - attribute("RESERVED_SHARED_MEMORY_PER_BLOCK")) // 16 * 16
+        shared = beside, attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        shapes = {}
+        for tokens in TOKENS:
+            first, second = (cut(self.layout, down, tokens, shared) for down in (False, True))
+            if first and second:
+                shapes[tokens] = first, second
+        if not shapes:
+            raise BadExecutor(
+                f"hidden={self.layout.hidden}, inner={self.layout.inner}: the inputs of one token and the rings do not "
+                f"fit the {shared[1]} bytes of shared memory of a block; compute this layer on the CPU"
+            )
+        return shapes
+
+    def _pair(self, module: Any, tokens: int, beside: bool) -> tuple[Kernel, Kernel]:
+        first, second = self.shapes[tokens]
+        grid, block = self.sms, 32 * first.warps
+        return (
+            Kernel(module, f"gate_up_{tokens}", self.work, grid=grid, block=block, shared_bytes=first.shared_bytes),
+            Kernel(
+                module,
+                f"down_{tokens}",
+                self.work,
+                grid=grid,
+                block=block,
+                shared_bytes=second.shared_bytes,
+                dependent=beside,
+            ),
+        )
+
+    def launch(
+        self,
+        stream: int,
+        slots: int,
+        slot_ids: ArrayLike,
+        offsets: ArrayLike,
+        tokens: ArrayLike,
+        to: ArrayLike,
+        x: int,
+        out: int,
+    ) -> None:
+        """Queues both kernels for m rows; returns before they run.
+
+        stream: handle of a CUDA stream. slots: device address of slot 0, a multiple of 16; slot i begins i * slot_bytes
+        later. slot_ids [m]: slots of the rows, at most 64. offsets [m + 1], tokens [pairs]: row i computes
+        tokens[offsets[i]:offsets[i + 1]], at least one, rows of x [n, hidden], float32 at that device address; at most
+        128 pairs. to [pairs]: for each pair its row of out [*, hidden] float32, which is overwritten, not added to.
+
+        The first kernel waits for what the stream holds; the second begins beside it, reading weights only. Rows that
+        are still landing must therefore be waited for by the stream before this call. Raises BadExecutor for more than
+        a launch holds; slots, tokens and addresses are not checked.
+        """
+        rows, pairs = len(slot_ids), len(tokens)  # pyright: ignore[reportArgumentType]
+        most = 1
+        if pairs != rows:
+            offsets = np.asarray(offsets)
+            most = int(np.diff(offsets).max(initial=1))
+            if most > self.tokens:
+                slot_ids, offsets = self._in_pieces(np.asarray(slot_ids), offsets)
+                rows, most = len(slot_ids), self.tokens
+        if not (1 <= rows <= MAX_ROWS and rows <= pairs <= MAX_PAIRS):
+            raise BadExecutor(
+                f"{rows} rows and {pairs} pairs in one launch of the hot chain: 1 to {MAX_ROWS} rows, each with a "
+                f"token, and at most {MAX_PAIRS} pairs; a row counts once for each {self.tokens} of its tokens"
+            )
+        self._rows[0], self._slots[0], self._x[0], self._out[0] = rows, slots, x, out
+        self._slot[:rows], self._first[: rows + 1] = slot_ids, offsets
+        self._token[:pairs], self._to[:pairs] = tokens, to
+        self.launch_prepared(stream, most)
+
+    def launch_prepared(self, stream: int, most_tokens: int) -> None:
+        """The same for a `work` that the caller has filled: rows, slots, x, out, slot, first, token, to. No checks."""
+        for held in self.shapes:
+            if most_tokens <= held:
+                break
+        else:
+            raise BadExecutor(f"{most_tokens} tokens on one row: this chain holds {self.tokens}; use launch()")
+        if self._graphs:
+            self._graphs[held].launch(stream)  # the same two kernels, with the same waits
+            return
+        gate_up, down = self.kernels[held]
+        gate_up.launch(stream)  # waits for all that the stream holds
+        down.launch(stream)  # begins at once, waits for gate_up before it reads activations
+
+    def _in_pieces(self, slot_ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same pairs with rows of too many tokens repeated, each time for the next of them."""
+        cuts = [np.arange(begin, end, self.tokens) for begin, end in itertools.pairwise(offsets)]
+        return np.repeat(slot_ids, [len(each) for each in cuts]), np.append(np.concatenate(cuts), offsets[-1])

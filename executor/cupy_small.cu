@@ -1,0 +1,135 @@
+// The small kernels beside the hot chain: join, norm, words to the host, a stand-in for attention, and the ceiling of
+// reads.
+//
+// Each takes one structure by value, and passes griddepcontrol.wait before it touches memory, so that it may stand in
+// a chain of programmatic launches: see cupy_hot.cu. Compiled with --fmad=false.
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+__device__ __forceinline__ void wait_for_kernels_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ u64 now_ns() {
+  u64 t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+// Past every cache that may hold an older line: the host writes here.
+__device__ __forceinline__ float4 load_from_host(const float *p) {
+  float4 v;
+  asm volatile("ld.global.cv.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
+struct Merge {
+  const float *hot;      // [n, k, hidden], device
+  const float *cold;     // [n, k, hidden], page-locked and mapped, written before this launch
+  const float *weights;  // [n, k]
+  float *y;              // [n, hidden]
+  u32 n, k, hidden;
+  u8 where[MAX_WHERE];   // of pair [n, k]: 0 absent, 1 in hot, 2 in cold
+};
+
+// y[t] = sum over j of weights[t, j] * out[t, j], in router order; products and sums each rounded to float32, so that
+// the same join on the CPU gives the same bytes. A block is a part of one token, blockIdx.y.
+extern "C" __global__ void merge(const __grid_constant__ Merge m) {
+  wait_for_kernels_before();
+  const u32 t = blockIdx.y, h = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
+  if (h >= m.hidden) return;
+  float4 sum = {0, 0, 0, 0};
+#pragma unroll 8
+  for (u32 j = 0; j < m.k; j++) {
+    const u32 pair = t * m.k + j, where = m.where[pair];
+    if (where == 0) continue;
+    const u64 at = (u64)pair * m.hidden + h;
+    const float4 v = where == 1 ? *(const float4 *)(m.hot + at) : load_from_host(m.cold + at);
+    const float w = m.weights[pair];
+    sum.x += w * v.x, sum.y += w * v.y, sum.z += w * v.z, sum.w += w * v.w;
+  }
+  *(float4 *)(m.y + (u64)t * m.hidden + h) = sum;
+}
+
+struct Norm {
+  const float *x, *y;  // [n, hidden]
+  float *next;         // [n, hidden], may be x
+  float epsilon;
+  u32 hidden;
+};
+
+// next = v / sqrt(mean(v^2) + epsilon) with v = x + y. A block of 256 threads is a token; a fixed tree of sums.
+extern "C" __global__ void rms_norm(const __grid_constant__ Norm a) {
+  __shared__ float of_warp[8];
+  wait_for_kernels_before();
+  const u64 at = (u64)blockIdx.x * a.hidden;
+  float sum = 0;
+  for (u32 h = threadIdx.x; h < a.hidden; h += 256) {
+    const float v = a.x[at + h] + a.y[at + h];
+    sum = fmaf(v, v, sum);
+  }
+  for (int away = 16; away; away >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, away);
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int i = 0; i < 8; i++) sum += of_warp[i];
+  const float scale = 1.0f / sqrtf(sum / (float)a.hidden + a.epsilon);
+  for (u32 h = threadIdx.x; h < a.hidden; h += 256) a.next[at + h] = (a.x[at + h] + a.y[at + h]) * scale;
+}
+
+struct Tell {
+  const u32 *words;  // [count], device
+  u32 *to;           // [count], page-locked and mapped
+  u32 *flag;         // page-locked and mapped
+  u32 count, sequence;
+};
+
+// Copies words to the host, then raises the flag: a host that reads `sequence` there reads all the words. One block.
+extern "C" __global__ void tell(const __grid_constant__ Tell a) {
+  wait_for_kernels_before();
+  for (u32 i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i] = a.words[i];
+  __threadfence_system();
+  __syncthreads();
+  if (threadIdx.x == 0) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a.flag), "r"(a.sequence) : "memory");
+}
+
+struct Busy {
+  u64 ns;
+};
+
+// Holds the stream for that long: one thread that watches the clock.
+extern "C" __global__ void busy(const __grid_constant__ Busy a) {
+  wait_for_kernels_before();
+  const u64 end = now_ns() + a.ns;
+  while (now_ns() < end) __nanosleep(20);
+}
+
+struct Read {
+  const uint4 *from;
+  u64 pieces;  // of 16 bytes
+  u32 *sink;   // [gridDim.x]
+};
+
+// Reads every byte once, eight loads of 16 bytes in flight a thread: what no chain can be faster than.
+extern "C" __global__ void __launch_bounds__(512) read_all(const __grid_constant__ Read a) {
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
+  u32 all = 0;
+  for (; i + 7 * step < a.pieces; i += 8 * step) {
+    uint4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+      asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(v[j].x), "=r"(v[j].y), "=r"(v[j].z), "=r"(v[j].w) : "l"(a.from + i + j * step));
+#pragma unroll
+    for (int j = 0; j < 8; j++) all ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  for (; i < a.pieces; i += step) all ^= a.from[i].x ^ a.from[i].y ^ a.from[i].z ^ a.from[i].w;
+  all = __reduce_xor_sync(0xffffffffu, all);
+  if (threadIdx.x % 32 == 0) atomicXor(a.sink + blockIdx.x, all);
+}

@@ -12,6 +12,8 @@ import numpy as np
 from .cold import RowLayout
 from .errors import BadExecutor
 
+ABSENT, HOT, COLD = 0, 1, 2  # who computes a pair
+
 
 class Copy(NamedTuple):
     """One row on its way: addresses in host and device memory, and bytes."""
@@ -24,13 +26,13 @@ class Copy(NamedTuple):
 class Rows(NamedTuple):
     """Rows to compute: their addresses, and per row the tokens that chose it. `offsets` has one item more than `rows`.
 
-    Pair j, counted over all rows, is written to row `first + j` of the tick's output.
+    `places`: for each pair its row of the tick's output, token * k + rank.
     """
 
     rows: np.ndarray
     offsets: np.ndarray
     tokens: np.ndarray
-    first: int
+    places: np.ndarray
 
 
 class Backend(Protocol):
@@ -67,8 +69,8 @@ class Backend(Protocol):
         """The same numbers where the device works on them."""
         ...
 
-    def host(self, values: Any) -> np.ndarray:
-        """The same numbers where the host can read them. Waits for them."""
+    def host(self, *values: Any) -> list[np.ndarray]:
+        """The same numbers where the host can read them, until the next call. One wait for all of them."""
         ...
 
     def read(self, address: int, n_bytes: int) -> np.ndarray:
@@ -83,8 +85,8 @@ class Backend(Protocol):
         """Whether a batch of copies is complete."""
         ...
 
-    def begin(self, layer: int, x: Any, n_pairs: int) -> Any:
-        """Opens a tick of `x` [n, hidden] and that many pairs. Returns its handle."""
+    def begin(self, layer: int, x: Any, top_k: int) -> Any:
+        """Opens a tick of `x` [n, hidden] and n * top_k pairs. Returns its handle."""
         ...
 
     def hot(self, tick: Any, work: Rows, after: Sequence[Any] = ()) -> Any:
@@ -92,7 +94,7 @@ class Backend(Protocol):
         ...
 
     def inputs(self, tick: Any) -> tuple[np.ndarray, np.ndarray]:
-        """(x [n, hidden], out [pairs, hidden]) of the tick in host memory, for the cold chain to read and write."""
+        """(x [n, hidden], out [n * top_k, hidden]) of the tick in host memory, for the cold chain to read and write."""
         ...
 
     def settle(self, tick: Any) -> None:
@@ -103,10 +105,10 @@ class Backend(Protocol):
         """When the tick's hot work began and ended, by `time.monotonic`; None without any. After `settle`."""
         ...
 
-    def merge(self, tick: Any, places: np.ndarray, weights: Any) -> Any:
+    def merge(self, tick: Any, chains: np.ndarray, weights: Any) -> Any:
         """y [n, hidden]: per token the outputs of its pairs times their weights, summed in router order.
 
-        `places` [n, k] are rows of the tick's output, -1 where no expert was chosen. The cold work is done by now.
+        `chains` [n, k] says who computed each pair: ABSENT (nobody), HOT or COLD. The cold work is done by now.
         """
         ...
 

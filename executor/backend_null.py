@@ -42,9 +42,9 @@ class NullBackend:
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
 
-    def host(self, values: Any) -> np.ndarray:
-        self.calls.append(("host", np.shape(values)))
-        return np.asarray(values)
+    def host(self, *values: Any) -> list[np.ndarray]:
+        self.calls.append(("host", len(values)))
+        return [np.asarray(value) for value in values]
 
     def read(self, address: int, n_bytes: int) -> np.ndarray:
         self.calls.append(("read", address))
@@ -57,9 +57,9 @@ class NullBackend:
     def landed(self, ticket: int) -> bool:
         return True
 
-    def begin(self, layer: int, x: Any, n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    def begin(self, layer: int, x: Any, top_k: int) -> tuple[np.ndarray, np.ndarray]:
         self.calls.append(("begin", layer))
-        return np.asarray(x, np.float32), np.zeros((n_pairs, np.shape(x)[1]), np.float32)
+        return np.asarray(x, np.float32), np.zeros((len(x) * top_k, np.shape(x)[1]), np.float32)
 
     def hot(self, tick: Any, work: Rows, after: Sequence[Any] = ()) -> int:
         self.calls.append(("hot", tuple(work.rows.tolist())))
@@ -74,8 +74,8 @@ class NullBackend:
     def hot_span(self, tick: Any) -> None:
         return None
 
-    def merge(self, tick: tuple[np.ndarray, np.ndarray], places: np.ndarray, weights: Any) -> np.ndarray:
-        self.calls.append(("merge", places.shape))
+    def merge(self, tick: tuple[np.ndarray, np.ndarray], chains: np.ndarray, weights: Any) -> np.ndarray:
+        self.calls.append(("merge", chains.shape))
         return np.zeros_like(tick[0])
 
     def norm(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend import Copy, Rows
+from .backend import ABSENT, Copy, Rows
 from .cold import ColdChain, Layer, RowLayout, native
 from .errors import BadExecutor
 
@@ -80,8 +80,8 @@ class NumpyBackend:
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
 
-    def host(self, values: Any) -> np.ndarray:
-        return np.asarray(values)
+    def host(self, *values: Any) -> list[np.ndarray]:
+        return [np.asarray(value) for value in values]
 
     def read(self, address: int, n_bytes: int) -> np.ndarray:
         return np.frombuffer(ctypes.string_at(address, n_bytes), np.uint8)
@@ -102,18 +102,17 @@ class NumpyBackend:
             return True
         return False
 
-    def begin(self, layer: int, x: Any, n_pairs: int) -> Tick:
+    def begin(self, layer: int, x: Any, top_k: int) -> Tick:
         x = np.ascontiguousarray(x, np.float32)
-        out = np.full((n_pairs, x.shape[1]), np.nan, np.float32)
+        out = np.full((len(x) * top_k, x.shape[1]), np.nan, np.float32)  # what nobody computes shows
         return Tick(layer, x, out, [])
 
     def hot(self, tick: Tick, work: Rows, after: Sequence[Future] = ()) -> int:
         wait(after)
         for ticket in after:
             ticket.result()
-        n_pairs = len(work.tokens)
-        out = tick.out[work.first : work.first + n_pairs]
-        job = self._chain.submit(self._layers[tick.layer], work.rows, work.offsets, work.tokens, tick.x, out)
+        layer = self._layers[tick.layer]
+        job = self._chain.submit(layer, work.rows, work.offsets, work.tokens, tick.x, tick.out, work.places)
         tick.jobs.append(job)
         return job
 
@@ -130,13 +129,14 @@ class NumpyBackend:
     def hot_span(self, tick: Tick) -> tuple[float, float] | None:
         return tick.span
 
-    def merge(self, tick: Tick, places: np.ndarray, weights: Any) -> np.ndarray:
+    def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> np.ndarray:
         self.settle(tick)
         weights = np.asarray(weights, np.float32)
+        out = tick.out.reshape(*chains.shape, -1)
         y = np.zeros_like(tick.x)
-        for rank in range(places.shape[1]):  # in router order, whoever computed it
-            there = places[:, rank] >= 0
-            y[there] += weights[there, rank, None] * tick.out[places[there, rank]]
+        for rank in range(chains.shape[1]):  # in router order, whoever computed it
+            there = chains[:, rank] != ABSENT
+            y[there] += weights[there, rank, None] * out[there, rank]
         return y
 
     def norm(self, x: Any, y: Any) -> np.ndarray:

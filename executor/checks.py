@@ -1,11 +1,18 @@
-"""What an executor cannot carry out, said before anything is opened."""
+"""What an executor cannot carry out, said before anything is opened; and whether its slots hold what they should."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from slotwise.policies import Pool
 
 from .errors import BadExecutor
 from .store import HostStore
+
+if TYPE_CHECKING:
+    from .executor import Executor
 
 
 def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: float, spec_chunk: int | None) -> None:
@@ -29,3 +36,15 @@ def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: fl
         raise BadExecutor(f"split_share={split_share}: a share of the misses, from 0 to 1")
     if spec_chunk is not None and spec_chunk < 1:
         raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")
+
+
+def audit(executor: Executor) -> None:
+    """Holds every occupied slot against its row, once nothing runs. Raises RuntimeError with the first that differs."""
+    executor.synchronize()
+    pool, store = executor.pool, executor.store
+    for layer in range(pool.n_layers):
+        for expert, slot in pool.slots_of(layer).items():
+            row = store.row(layer, expert)
+            address = executor.slots.address(0 if pool.scope == "global" else layer, slot)
+            if not np.array_equal(executor.backend.read(address, row.size), row):
+                raise RuntimeError(f"layer {layer}, slot {slot}: not the bytes of expert {expert}")

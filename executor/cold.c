@@ -222,7 +222,8 @@ typedef struct {
   uint64_t *rows;      // [m] addresses
   int64_t *offsets;    // [m + 1] into tokens
   int64_t *tokens;     // [n_pairs]
-  size_t room;         // bytes behind rows, offsets, tokens
+  int64_t *places;     // [n_pairs] rows of out
+  size_t room;         // bytes behind rows, offsets, tokens, places
   const float *x;
   float *out;
   float *scratch;      // activations [n_pairs, inner padded], then rounded copies
@@ -365,7 +366,7 @@ static void piece_down(const pool *p, job *j, size_t piece) {
     const int n_t = (int)smaller(MAX_T, end - begin);
     const int stride = project(p, j, 2, row, first, n, begin, n_t, y);
     for (int t = 0; t < n_t; t++) {
-      float *out = j->out + (begin + (size_t)t) * l->hidden + first;
+      float *out = j->out + (size_t)j->places[begin + (size_t)t] * l->hidden + first;
       for (int i = 0; i < n; i++) out[i] = y[i * stride + t];
     }
   }
@@ -689,21 +690,21 @@ static size_t rows_of_piece(const pool *p, size_t n_rows, size_t bytes_each, siz
   return rows > MAX_ROWS ? MAX_ROWS : rows < 8 ? 8 : rows;
 }
 
-// submit(layer, rows, offsets, tokens, x, n_tokens, out) -> ticket
+// submit(layer, rows, offsets, tokens, x, n_tokens, out, places, n_out) -> ticket
 static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n_args) {
   pool *p = (pool *)self;
-  if (n_args != 7) return PyErr_Format(PyExc_TypeError, "submit takes 7 arguments, got %zd", n_args);
+  if (n_args != 9) return PyErr_Format(PyExc_TypeError, "submit takes 9 arguments, got %zd", n_args);
   const long which = PyLong_AsLong(args[0]);
-  const long long n_tokens = PyLong_AsLongLong(args[5]);
+  const long long n_tokens = PyLong_AsLongLong(args[5]), n_out = PyLong_AsLongLong(args[8]);
   if (PyErr_Occurred()) return NULL;
   if (which < 0 || which >= p->n_layers)
     return PyErr_Format(PyExc_ValueError, "layer %ld: this chain knows layers 0 to %d", which, p->n_layers - 1);
   job *j = begin_job(p, JOB_FFN);
   if (!j) return NULL;
   j->layer = p->layers[which];
-  Py_buffer views[3];
+  Py_buffer views[4];
   int held = 0;
-  size_t m, n_offsets, n_pairs;
+  size_t m, n_offsets, n_pairs, n_places;
   const int64_t *rows = integers(args[1], &views[0], &m, "rows");
   if (!rows) return abandon(p, j);
   held = 1;
@@ -713,6 +714,13 @@ static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n
   const int64_t *tokens = integers(args[3], &views[2], &n_pairs, "tokens");
   if (!tokens) goto bad;
   held = 3;
+  const int64_t *places = integers(args[7], &views[3], &n_places, "places");
+  if (!places) goto bad;
+  held = 4;
+  if (n_places != n_pairs) {
+    PyErr_Format(PyExc_ValueError, "%zu places for %zu pairs: each has one", n_places, n_pairs);
+    goto bad;
+  }
   if (n_offsets != m + 1) {
     PyErr_Format(PyExc_ValueError, "%zu offsets for %zu rows: there must be one more than rows", n_offsets, m);
     goto bad;
@@ -734,23 +742,30 @@ static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n
                    n_tokens - 1);
       goto bad;
     }
+  for (size_t i = 0; i < n_pairs; i++)
+    if (places[i] < 0 || places[i] >= n_out) {
+      PyErr_Format(PyExc_ValueError, "place %lld of pair %zu: out has rows 0 to %lld", (long long)places[i], i, n_out - 1);
+      goto bad;
+    }
   const layer *l = &j->layer;
   j->x = floats_of(j, 0, args[4], (size_t)n_tokens * l->hidden, false, "x");
   if (!j->x) goto bad;
-  j->out = floats_of(j, 1, args[6], n_pairs * l->hidden, true, "out");
+  j->out = floats_of(j, 1, args[6], (size_t)n_out * l->hidden, true, "out");
   if (!j->out) goto bad;
 
   j->m = m;
   j->n_pairs = n_pairs;
   j->n_tokens = (size_t)n_tokens;
   void *memory = j->rows;
-  if (!grow(&memory, &j->room, 8 * (m + n_offsets + n_pairs))) goto no_memory;
+  if (!grow(&memory, &j->room, 8 * (m + n_offsets + 2 * n_pairs))) goto no_memory;
   j->rows = memory;
   j->offsets = (int64_t *)j->rows + m;
   j->tokens = j->offsets + n_offsets;
+  j->places = j->tokens + n_pairs;
   memcpy(j->rows, rows, 8 * m);
   memcpy(j->offsets, offsets, 8 * n_offsets);
   memcpy(j->tokens, tokens, 8 * n_pairs);
+  memcpy(j->places, places, 8 * n_pairs);
 
   j->act_stride = (l->inner + 15) / 16 * 16;
   j->x_stride = (l->hidden + 15) / 16 * 16;
@@ -1103,7 +1118,7 @@ static PyMethodDef pool_methods[] = {
     {"layer", pool_layer, METH_VARARGS,
      "layer(hidden, inner, dtypes, offsets, biases, activation, alpha, limit, rounds) -> handle"},
     {"submit", (PyCFunction)(void (*)(void))pool_submit, METH_FASTCALL,
-     "submit(layer, rows, offsets, tokens, x, n_tokens, out) -> ticket"},
+     "submit(layer, rows, offsets, tokens, x, n_tokens, out, places, n_out) -> ticket"},
     {"wait", pool_wait, METH_O, "wait(ticket): until the job is finished; raises if it failed"},
     {"done", pool_done, METH_O, "done(ticket) -> bool"},
     {"times", pool_times, METH_O, "times(ticket) -> (began, ended), seconds of CLOCK_MONOTONIC"},

@@ -195,21 +195,25 @@ class ColdChain:
         tokens: NDArray[np.int64],
         x: NDArray[np.float32],
         out: NDArray[np.float32],
+        places: NDArray[np.int64] | None = None,
     ) -> int:
         """Queues a job and returns its ticket. At most 64 jobs are unfinished; one more waits for room.
 
         rows: addresses of m rows of that layout. They must stay readable until the job is done.
         offsets, tokens: row i computes tokens[offsets[i]:offsets[i + 1]], indices into x; offsets has m + 1 items.
         x: [n, hidden], C-contiguous; without a copy if it begins at a multiple of 64 bytes and hidden is one of 16.
-        out: [pairs, hidden], C-contiguous; pair j is written to out[j], nothing is summed.
+        out: [pairs, hidden], C-contiguous; pair j is written to out[places[j]], nothing is summed.
+        places: [pairs], all different; by default 0, 1, 2, ...
         x and out are held until the job is waited for. Wrong arrays raise BadExecutor, and nothing is queued.
         """
         if x.dtype != np.float32 or out.dtype != np.float32:
             raise BadExecutor(f"x is {x.dtype} and out is {out.dtype}: both must be float32")
+        if places is None:
+            places = np.arange(len(tokens), dtype=np.int64)
         if x.ndim != 2 or x.shape[1] != layer.layout.hidden:
             raise BadExecutor(f"x has the shape {x.shape}: the layer takes [n, {layer.layout.hidden}]")
         try:
-            return self._opened.submit(layer.handle, rows, offsets, tokens, x, len(x), out)
+            return self._opened.submit(layer.handle, rows, offsets, tokens, x, len(x), out, places, len(out))
         except (ValueError, BufferError) as wrong:
             raise BadExecutor(str(wrong)) from wrong
 

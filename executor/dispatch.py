@@ -9,7 +9,7 @@ import numpy as np
 from slotwise.policies import Plan
 from slotwise.policies.names import V
 
-from .backend import Rows
+from .backend import ABSENT, Rows
 
 _SMALL = 64  # pairs up to which Python's own loops are faster than sorting in NumPy
 _MISSES = frozenset((V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed))
@@ -56,38 +56,31 @@ def read_plan(plan: Plan, layer: int, wide: bool, n_experts: int) -> Dispatch:
 
 
 class Pairs:
-    """The (token, rank) pairs of a step by expert, and where each one's output goes.
-
-    `places` [n, k] are rows of the tick's output, in the order in which `take` hands the experts out; -1 where no
-    expert was chosen.
-    """
+    """The (token, rank) pairs of a step by expert. `chains` [n, k] says who computes each: ABSENT, HOT or COLD."""
 
     def __init__(self, ids: np.ndarray, n_experts: int):
         self.top_k = ids.shape[1]
-        self.places = np.full(ids.shape, -1, np.int64)
+        self.chains = np.full(ids.shape, ABSENT, np.uint8)
         flat = ids.ravel().astype(np.int64)
         there = (flat >= 0) & (flat < n_experts)
-        self.count = int(there.sum())
-        self._of: dict[int, list[int] | np.ndarray] = {}
+        self._of: dict[int, list[int]] = {}
         if flat.size <= _SMALL:
             for pair, (expert, kept) in enumerate(zip(flat.tolist(), there.tolist(), strict=True)):
                 if kept:
-                    self._of.setdefault(expert, []).append(pair)  # pyright: ignore[reportAttributeAccessIssue]
+                    self._of.setdefault(expert, []).append(pair)
         else:
             order = np.flatnonzero(there)
             order = order[np.argsort(flat[order], kind="stable")]
             experts, starts = np.unique(flat[order], return_index=True)
-            self._of = dict(zip(experts.tolist(), np.split(order, starts[1:]), strict=True))
-        self._taken = 0
+            parts = (part.tolist() for part in np.split(order, starts[1:]))
+            self._of = dict(zip(experts.tolist(), parts, strict=True))
 
-    def take(self, experts: list[int], addresses: list[int]) -> Rows:
-        """The work of these experts, whose rows lie at these addresses."""
+    def take(self, experts: list[int], addresses: list[int], chain: int) -> Rows:
+        """The work of these experts, whose rows lie at these addresses, for that chain."""
         pairs, offsets = [], [0]
         for expert in experts:
             pairs.extend(self._of[expert])
             offsets.append(len(pairs))
-        flat = np.array(pairs, np.int64)
-        first = self._taken
-        self.places.reshape(-1)[flat] = np.arange(first, first + len(flat))
-        self._taken += len(flat)
-        return Rows(np.array(addresses, np.int64), np.array(offsets, np.int64), flat // self.top_k, first)
+        places = np.array(pairs, np.int64)
+        self.chains.reshape(-1)[places] = chain
+        return Rows(np.array(addresses, np.int64), np.array(offsets, np.int64), places // self.top_k, places)

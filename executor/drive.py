@@ -34,7 +34,7 @@ def drive(
     """
     hidden = executor.store.layouts[0].hidden
     bank = np.random.default_rng(seed).normal(0, 1, (_BANK, hidden)).astype(np.float32)
-    weights = np.full((1, executor.top_k), 1 / executor.top_k, np.float32)
+    upload, shares = executor.backend.upload, {}
     seconds, tokens, request = [], 0, None
     predicts = predictor is not None and predictor.needs_predicted
     for block in source.blocks(predicted=predicts, horizon=executor.horizon, n_steps=n_steps):
@@ -45,13 +45,16 @@ def drive(
             if reset == "request" and request not in (None, block.request[step]):
                 executor.reset()
             request = block.request[step]
-            x = executor.backend.upload(bank[(block.first_row + np.arange(lo, hi)) % _BANK])
-            share = np.broadcast_to(weights, (hi - lo, executor.top_k))
+            x = upload(bank[(block.first_row + np.arange(lo, hi)) % _BANK])
+            if hi - lo not in shares:
+                shares[hi - lo] = upload(np.full((hi - lo, executor.top_k), 1 / executor.top_k, np.float32))
+            ids = [upload(each) for each in block.experts[:, lo:hi]]
+            offers = [] if ahead is None else [upload(each) for each in ahead[:, lo:hi]]
             began = time.monotonic()
             for layer in range(executor.pool.n_layers):
                 later = layer + executor.horizon
-                offers = ahead[later, lo:hi] if ahead is not None and later < executor.pool.n_layers else None
-                y = executor.forward(layer, x, block.experts[layer, lo:hi], share, offers)
+                offered = offers[later] if later < len(offers) else None
+                y = executor.forward(layer, x, ids[layer], shares[hi - lo], offered)
                 x = executor.backend.norm(x, y)
                 if dense_us:
                     executor.backend.spin(dense_us)

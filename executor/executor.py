@@ -12,7 +12,7 @@ import numpy as np
 
 from slotwise.policies import Plan, Pool
 
-from .backend import Backend, Rows
+from .backend import COLD, HOT, Backend, Rows
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
@@ -97,7 +97,9 @@ class Executor:
         predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's demand.
         A call whose layer is not above the last one begins the next step. Raises BadExecutor or BadPolicy.
         """
-        ids = np.atleast_2d(self.backend.host(ids))
+        ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
+        asked = (ids,) if predicted is None or not ahead else (ids, predicted)
+        ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
         if ids.shape[0] > self.max_tokens:
             raise BadExecutor(f"a step of {ids.shape[0]} tokens: at most max_tokens={self.max_tokens}")
         began = monotonic()
@@ -109,19 +111,19 @@ class Executor:
         if work.initial:
             self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
-        tick = self.backend.begin(layer, x, pairs.count)
+        tick = self.backend.begin(layer, x, self.top_k)
         self._start(layer, tick, pairs, work)
         self._note(layer)
-        if predicted is not None:
-            self.prefetch(layer + self.horizon, predicted)
+        if offers:
+            self._look_ahead(layer + self.horizon, offers[0])
         started = monotonic()
         for job in self._jobs:
             self.chain.wait(job)
         if self.ticks is None:
-            return self.backend.merge(tick, pairs.places, weights)
+            return self.backend.merge(tick, pairs.chains, weights)
         self.backend.settle(tick)
         settled = monotonic()
-        y = self.backend.merge(tick, pairs.places, weights)
+        y = self.backend.merge(tick, pairs.chains, weights)
         ended = monotonic()
         spans = [self.chain.times(job) for job in self._jobs]
         self.ticks.append(
@@ -137,7 +139,9 @@ class Executor:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
         if layer >= self.pool.n_layers or self.pool.width == 0:
             return
-        predicted = np.atleast_2d(self.backend.host(predicted))
+        self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
+
+    def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
         work = self._read(self._journal.prefetch(layer, predicted), layer)
         if work.initial:
             self.transfers.fill(work.initial)
@@ -187,7 +191,7 @@ class Executor:
 
     def _cold(self, layer: int, tick: Any, pairs: Pairs, experts: list[int]) -> int:
         addresses = self.store.addresses[layer]
-        work = pairs.take(experts, [addresses[expert] for expert in experts])
+        work = pairs.take(experts, [addresses[expert] for expert in experts], COLD)
         x, out = self.backend.inputs(tick)
         job = self.chain.submit(
             self._layers[layer],
@@ -195,13 +199,14 @@ class Executor:
             work.offsets,
             work.tokens,
             x,
-            out[work.first : work.first + len(work.tokens)],
+            out,
+            work.places,
         )
         self._jobs.append(job)
         return job
 
     def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:
-        work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows])
+        work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows], HOT)
         ticket = self.backend.hot(tick, work, after)
         self.transfers.reads((address for _, address in rows), ticket)
 
@@ -278,16 +283,6 @@ class Executor:
     def synchronize(self) -> None:
         """Waits until everything that was started is done."""
         self.backend.drain()
-
-    def audit(self) -> None:
-        """Checks that every slot holds the row that its pool says. Raises RuntimeError with the first that does not."""
-        self.synchronize()
-        for layer in range(self.pool.n_layers):
-            pool = 0 if self._wide else layer
-            for expert, slot in self.pool.slots_of(layer).items():
-                row = self.store.row(layer, expert)
-                if not np.array_equal(self.backend.read(self.slots.address(pool, slot), row.size), row):
-                    raise RuntimeError(f"layer {layer}, slot {slot}: not the bytes of expert {expert}")
 
     def close(self) -> None:
         """Waits for what runs, ends threads and gives memory back. The pool, store and chain stay."""

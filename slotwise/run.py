@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.executor.backend import make_backend
+from slotwise.executor.checks import audit
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.drive import drive
 from slotwise.executor.errors import BadExecutor
@@ -97,7 +98,7 @@ def run(
                 )  # fmt: skip
                 executor.synchronize()
                 if check:
-                    executor.audit()
+                    audit(executor)
                 outcomes[side].append(_outcome(executor, step_s, tokens))
         kept.close()
     return {"runs": [_row(opened, asked, layout, side, outcomes, backend, check) for side in sides]}

@@ -6,6 +6,7 @@ import numpy as np
 
 from slotwise.executor.backend import make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
+from slotwise.executor.checks import audit
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.executor import Executor
 from slotwise.executor.store import HostStore
@@ -86,7 +87,7 @@ def carry_out(
                         y = executor.forward(layer, x, block.experts[layer, lo:hi], weights, ahead)
                         outputs.append(y.tobytes())
                         x = backend.norm(x, y)
-            executor.audit()
+            audit(executor)
         counters = pools.counters
     assert executor.plan_hash is not None
     return Outcome(b"".join(outputs), counters, executor.plan_hash.hexdigest(), executor.failures, executor)

@@ -1,0 +1,299 @@
+"""The cupy backend: an NVIDIA GPU. Three streams' worth of order: the compute stream, the copy stream, and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from .backend import Copy, Rows
+from .cold import RowLayout
+from .cupy_copies import CopyEngine, CopyFailed
+from .cupy_driver import calls, check, need_cupy, need_driver, refused
+from .cupy_hot import MAX_PAIRS, MAX_ROWS, HotChain
+from .cupy_small import MAX_WHERE, SmallKernels, page_locked
+from .errors import BadExecutor, CopyDoubtful, CopyRefused
+
+UNIT = 16  # addresses of rows are counted in these from the lowest of a launch
+_READERS = 4096  # events of hot work that copies may still have to wait for
+_BATCH = 512  # rows of one batch of copies
+
+
+@dataclass(eq=False)
+class Tick:
+    """One layer's work: x [n, hidden] on the device, and what has been started."""
+
+    layer: int
+    x: Any
+    n: int
+    hot: bool = False
+    told: bool = False
+
+
+class CupyBackend:
+    """An NVIDIA GPU through CuPy and the driver: weights in VRAM slots, computed where they lie.
+
+    device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
+    GPU. copies: how batches are copied, by default the fastest way that the driver has. timing: keep the spans of hot
+    work, which costs two events a tick.
+    """
+
+    name = "cupy"
+
+    def __init__(self, *, device: int = 0, sms: int | None = None, copies: str | None = None, timing: bool = False):
+        self._cupy, self.device = need_cupy(), device
+        count = self._cupy.cuda.runtime.getDeviceCount()
+        if not 0 <= device < count:
+            raise BadExecutor(f"device={device}: this machine has {count} GPUs, counted from 0")
+        self._gpu: Any = self._cupy.cuda.Device(device)
+        self._gpu.use()
+        self.sms, self.timing = sms, timing
+        self.stream = self._cupy.cuda.Stream(non_blocking=True)  # waits for no other stream but by `hold`
+        self._stream = int(self.stream.ptr)
+        self._small = SmallKernels()
+        self._copies = CopyEngine(how=copies)
+        self.device_name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
+        self._memory: list[Any] = []
+        self._hot_out: Any = None
+        self._cold_out: Any = None
+        self._x_host: Any = None
+        self._chains: list[HotChain] = []
+        self.reader_waits = 0
+
+    @staticmethod
+    def missing() -> str | None:
+        try:
+            need_cupy()
+            need_driver()
+        except BadExecutor as absent:
+            return str(absent)
+        return None
+
+    # --- memory ---
+
+    def free_bytes(self) -> int | None:
+        return int(self._cupy.cuda.runtime.memGetInfo()[0])
+
+    def host_memory(self, n_bytes: int) -> np.ndarray:
+        return page_locked(n_bytes)
+
+    def device_memory(self, n_bytes: int) -> int:
+        memory = self._cupy.empty(n_bytes, np.uint8)
+        memory.fill(0xFF)  # NaN in every float: a row that is read before it was written shows
+        self._memory.append(memory)
+        return int(memory.data.ptr)
+
+    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+        """Compiles the kernels and makes every buffer that ticks use: x and y by turns, outputs, words for the host."""
+        hidden = layouts[0].hidden
+        if any(layout.hidden != hidden for layout in layouts):
+            raise BadExecutor("layers of different hidden sizes: one model has one")
+        known = {}
+        for layout in dict.fromkeys(layouts):
+            known[layout] = HotChain(layout, sms=self.sms)
+            known[layout].work["slot_bytes"] = UNIT
+        self._chains = [known[layout] for layout in layouts]
+        empty = self._cupy.empty
+        self._hot_out = empty((n_pairs, hidden), np.float32)
+        self._cold_out = page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)
+        self._x_host = page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)
+        self._xs = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
+        self._ys = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
+        self._turn = 0
+        words = page_locked(1 << 20)
+        self._words, self._flags, self._sequence = words[4096:], words[:4096].view(np.uint32), 0
+        driver = need_driver()
+        kind = driver.CUevent_flags
+        self._events = [check(driver.cuEventCreate(kind.CU_EVENT_DISABLE_TIMING)) for _ in range(_READERS)]
+        self._handles = [int(event) for event in self._events]
+        self._hot_number = 0
+        self._spans = [self._cupy.cuda.Event() for _ in range(2)] if self.timing else []
+        self._gpu.synchronize()
+
+    # --- between host and device, without a copy engine ---
+
+    def upload(self, values: np.ndarray) -> Any:
+        """As many whole 32-bit words as the values take: what `host` can tell."""
+        with self.stream:
+            flat = np.zeros(-(-values.nbytes // 4) * 4, np.uint8)
+            flat[: values.nbytes] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+            there = self._cupy.asarray(flat)
+            return there[: values.nbytes].view(values.dtype).reshape(values.shape)
+
+    def host(self, *values: Any) -> list[np.ndarray]:
+        """Device arrays by kernels that write page-locked memory and a flag; the host polls the last flag: one wait."""
+        found, at = [], 0
+        for value in values:
+            if not isinstance(value, self._cupy.ndarray):
+                found.append(np.asarray(value))
+                continue
+            n_words = -(-value.nbytes // 4)
+            if at + 4 * n_words > self._words.size:
+                raise BadExecutor(f"{value.nbytes} bytes of ids of one step: at most {self._words.size}")
+            there = self._words[at : at + value.nbytes].view(value.dtype).reshape(value.shape)
+            self._tell(value.data.ptr, n_words, self._words.ctypes.data + at)
+            found.append(there)
+            at += 64 * -(-n_words // 16)
+        if at:
+            self._poll()
+        return found
+
+    def _tell(self, words: int, count: int, to: int) -> None:
+        self._sequence = self._sequence % 0xFFFFFFFF + 1
+        self._small.tell(self._stream, words, count, to, self._flags.ctypes.data, self._sequence)
+
+    def _poll(self) -> None:
+        """Waits until the last telling kernel, and so all before it, has written. The only wait of a layer."""
+        flag, sequence, spins = self._flags, self._sequence, 0
+        while flag[0] != sequence:
+            spins += 1
+            if spins % 100_000 == 0:
+                self.stream.synchronize()  # a lost device raises here instead of never answering
+
+    def read(self, address: int, n_bytes: int) -> np.ndarray:
+        back = np.empty(n_bytes, np.uint8)
+        self._cupy.cuda.runtime.memcpy(back.ctypes.data, address, n_bytes, self._cupy.cuda.runtime.memcpyDeviceToHost)
+        return back
+
+    # --- copies ---
+
+    def copy(self, copies: Sequence[Copy], after: Any = None) -> int:
+        ticket = 0
+        try:
+            if after is not None and after > self._hot_number - _READERS and not self._done(after):
+                self._copies.hold_copies(self._handles[after % _READERS])  # the copy stream waits; the host does not
+                self.reader_waits += 1
+            for first in range(0, len(copies), _BATCH):
+                sources, targets, sizes = zip(*copies[first : first + _BATCH], strict=True)
+                ticket = self._copies.submit(targets, sources, sizes)
+        except CopyFailed as failed:
+            raise (CopyDoubtful if failed.doubtful or ticket else CopyRefused)(str(failed)) from failed
+        return ticket
+
+    def _done(self, number: int) -> bool:
+        return calls().event_query(self._handles[number % _READERS]) == 0
+
+    def landed(self, ticket: int) -> bool:
+        return self._copies.landed(ticket)
+
+    # --- one tick ---
+
+    def begin(self, layer: int, x: Any, top_k: int) -> Tick:
+        if not isinstance(x, self._cupy.ndarray):
+            x = self._cupy.from_dlpack(x) if hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) else x
+            x = self.upload(np.asarray(x, np.float32)) if isinstance(x, np.ndarray) else x
+        return Tick(layer, x, len(x))
+
+    def hot(self, tick: Tick, work: Rows, after: Sequence[int] = ()) -> int:
+        for ticket in after:
+            self._copies.hold(self._stream, ticket)  # the compute stream waits for a slot that this tick really reads
+        if self.timing and not tick.hot:
+            self._spans[0].record(self.stream)
+        chain, base = self._chains[tick.layer], int(work.rows.min())
+        ids = (work.rows - base) // UNIT
+        for rows, offsets, a, b in _launches(work.offsets, chain.tokens):
+            chain.launch(
+                self._stream, base, ids[rows], offsets, work.tokens[a:b], work.places[a:b], tick.x.data.ptr,
+                self._hot_out.data.ptr,
+            )  # fmt: skip
+        if self.timing:
+            self._spans[1].record(self.stream)
+        tick.hot = True
+        self._hot_number += 1
+        refused(calls().event_record(self._handles[self._hot_number % _READERS], self._stream))
+        return self._hot_number
+
+    def inputs(self, tick: Tick) -> tuple[np.ndarray, np.ndarray]:
+        if not tick.told:
+            self._tell(tick.x.data.ptr, tick.x.size, self._x_host.ctypes.data)
+            self._poll()
+            tick.told = True
+        return self._x_host[: tick.n], self._cold_out
+
+    def settle(self, tick: Tick) -> None:
+        self.stream.synchronize()
+
+    def hot_span(self, tick: Tick) -> tuple[float, float] | None:
+        if not (tick.hot and self.timing):
+            return None
+        now, took = monotonic(), self._cupy.cuda.get_elapsed_time(*self._spans) * 1e-3
+        return now - took, now  # the length is the device's; where it lies is known to the end of the wait only
+
+    def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> Any:
+        n, k = chains.shape
+        hidden = tick.x.shape[1]
+        weights = self._on_device(weights)
+        self._turn ^= 1
+        y = self._ys[self._turn][:n]
+        step = max(1, MAX_WHERE // k)
+        for a in range(0, n, step):
+            b, row = min(n, a + step), 4 * hidden
+            self._small.merge(
+                self._stream, self._hot_out.data.ptr + a * k * row, self._cold_out.ctypes.data + a * k * row,
+                chains[a:b].ravel(), weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden,
+            )  # fmt: skip
+        return y
+
+    def _on_device(self, weights: Any) -> Any:
+        if isinstance(weights, self._cupy.ndarray):
+            return weights
+        return self.upload(np.ascontiguousarray(weights, np.float32))
+
+    def norm(self, x: Any, y: Any) -> Any:
+        n, hidden = y.shape
+        x = x if isinstance(x, self._cupy.ndarray) else self.upload(np.asarray(x, np.float32))
+        to = self._xs[self._turn][:n]
+        self._small.norm(self._stream, x.data.ptr, y.data.ptr, to.data.ptr, n, hidden)
+        return to
+
+    def spin(self, microseconds: float) -> None:
+        self._small.busy_wait(self._stream, microseconds)
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
+
+    def drain(self) -> None:
+        self.stream.synchronize()
+        self._copies.stream.synchronize()
+
+    def close(self) -> None:
+        if self._gpu is None:
+            return
+        self._copies.close()
+        self.stream.synchronize()
+        self._memory.clear()
+        self._chains.clear()
+        self._hot_out = self._cold_out = self._x_host = None
+        self._xs, self._ys = [], []
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._gpu = None
+
+
+def _launches(offsets: np.ndarray, most: int) -> Iterator[tuple[list[int], list[int], int, int]]:
+    """(rows, offsets from 0, first pair, end) of launches that hold at most 64 rows and 128 pairs.
+
+    A row of more than `most` tokens counts once for each `most` of them, and may go on in the next launch.
+    """
+    ends = offsets.tolist()
+    if len(ends) <= MAX_ROWS and ends[-1] == len(ends) - 1:  # one token a row
+        yield list(range(len(ends) - 1)), ends, 0, ends[-1]
+        return
+    rows: list[int] = []
+    starts, first = [0], 0
+    for row, (begin, end) in enumerate(pairwise(ends)):
+        for a in range(begin, end, most):
+            b = min(end, a + most)
+            if len(rows) == MAX_ROWS or b - first > MAX_PAIRS:
+                yield rows, starts, first, first + starts[-1]
+                first, rows, starts = first + starts[-1], [], [0]
+            rows.append(row)
+            starts.append(b - first)
+    if rows:
+        yield rows, starts, first, first + starts[-1]
+
+
+BACKEND = CupyBackend

@@ -1,0 +1,111 @@
+"""The executor on a GPU: plans of the replay, bytes that no schedule changes, outputs of the CPU within the bound."""
+
+import numpy as np
+import pytest
+from cupy_cases import gpu
+from executor_cases import Model, carry_out
+
+import slotwise
+from slotwise.executor.backend import make_backend
+from slotwise.executor.cold import RowLayout
+from slotwise.executor.errors import BadExecutor
+from slotwise.replay.failures import Failure
+
+pytestmark = pytest.mark.gpu
+SIZES = (1, 1, 3, 1, 12, 2, 1, 1, 8, 1, 1, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def _needs_gpu():
+    gpu()
+
+
+def device(**options):
+    return make_backend("cupy", **options)
+
+
+def numbers(outcome, hidden):
+    return np.frombuffer(outcome.outputs, np.float32).reshape(-1, hidden).astype(np.float64)
+
+
+def hold(outcome, trace, policy, slots, **options):
+    failures = tuple(Failure(**failure) for failure in outcome.failures)
+    law = slotwise.replay(trace, policy, slots, plan_hash=True, failures=failures, **options)
+    assert outcome.plan_sha256 == law.plan_sha256
+    assert {n: c for n, c in outcome.counters.items() if law.counters[n] != c} == {}
+
+
+@pytest.mark.parametrize("policy", ["lru", "lfru+guard", "static(warmup=3)", "fifo+gate(window=4,admit=2)"])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("options", [{}, {"miss": "fetch"}, {"overlap": False}, {"late": "cold", "miss": "split"}])
+def test_plans_are_the_replays_and_outputs_those_of_the_cpu_within_the_bound(policy, scope, options):
+    model = Model()
+    trace = model.trace(SIZES)
+    cpu = carry_out(model, trace, "lru", 0)
+    run = carry_out(model, trace, policy, 4, width=3, backend=device(), pool={"scope": scope}, **options)
+    hold(run, trace, policy, 4, width=3, scope=scope)
+    ours, theirs = numbers(run, model.layout.hidden), numbers(cpu, model.layout.hidden)
+    assert (np.linalg.norm(ours - theirs, axis=1) <= 3e-5 * np.linalg.norm(theirs, axis=1)).all()
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("bf16",) * 3, ("Q8_0",) * 3, ("Q4_K", "Q4_K", "Q6_K"), ("MXFP4",) * 3, ("Q4_0",) * 3]
+)
+def test_i0_overlap_and_repetition_change_no_byte(dtypes):
+    model = Model(layout=RowLayout(256, 256, dtypes))
+    trace = model.trace(SIZES)
+    for options in ({}, {"miss": "fetch"}):
+        runs = [
+            carry_out(model, trace, "lfru+guard", 4, width=3, backend=device(**more), overlap=overlap, **options)
+            for overlap, more in ((True, {}), (False, {}), (True, {"timing": True}), (True, {"sms": 8}))
+        ]
+        assert len({(run.outputs, run.plan_sha256) for run in runs}) == 1
+
+
+def test_i2_a_token_alone_gives_the_bytes_that_it_gives_among_others_in_fetch_mode():
+    model = Model(n_layers=1)
+    together = carry_out(model, model.trace([4]), "lru", 8, backend=device(), miss="fetch")
+    rows = numbers(together, model.layout.hidden)
+    again = carry_out(model, model.trace([4]), "lru", 0, backend=device(), miss="fetch")
+    assert np.array_equal(rows, numbers(again, model.layout.hidden))
+
+
+def test_copies_that_fail_are_repeated_by_a_replay_and_change_no_byte():
+    model = Model()
+    trace = model.trace(SIZES[:6])
+    usual = carry_out(model, trace, "lru", 3, width=3, backend=device())
+    for place in range(0, usual.executor.transfers.n_batches, 3):
+        for after in (0, 1):
+            backend = device()
+            counter = iter(range(10**6))
+
+            def copy(copies, later=None, backend=backend, counter=counter, at=place, after=after):
+                if next(counter) == at:
+                    backend._copies.fail_next(after)
+                return type(backend).copy(backend, copies, later)
+
+            backend.copy = copy
+            run = carry_out(model, trace, "lru", 3, width=3, backend=backend)
+            assert len(run.failures) == 1
+            hold(run, trace, "lru", 3, width=3)
+
+
+def test_a_prefill_of_1900_tokens_and_400_verify_steps_allocate_nothing_on_the_device():
+    cupy = gpu()
+    model = Model(n_layers=2, n_experts=128, top_k=8, layout=RowLayout(256, 128, ("bf16",) * 3))
+    trace = model.trace([1900, *[4] * 400])
+    run = carry_out(model, trace, "lfru+guard", 96, width=4, backend=device())
+    hold(run, trace, "lfru+guard", 96, width=4)
+    assert cupy.get_default_memory_pool().used_bytes() < 1 << 28
+
+
+def test_more_slots_than_vram_is_refused_with_what_fits():
+    free = gpu().cuda.runtime.memGetInfo()[0]
+    model = Model(n_experts=128)
+    with pytest.raises(BadExecutor, match="slots a pool fit"):
+        carry_out(model, model.trace([1]), "lru", 100, backend=device(), headroom_bytes=free)
+
+
+def test_nothing_is_allocated_on_a_device_that_does_not_exist():
+    with pytest.raises(BadExecutor, match="device=99"):
+        device(device=99)

@@ -16,11 +16,13 @@ from .cupy_copies import CopyEngine, CopyFailed
 from .cupy_driver import calls, check, need_cupy, need_driver, refused
 from .cupy_hot import MAX_PAIRS, MAX_ROWS, HotChain
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
+from .cupy_words import Words
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
 
 UNIT = 16  # addresses of rows are counted in these from the lowest of a launch
 _READERS = 4096  # events of hot work that copies may still have to wait for
 _BATCH = 512  # rows of one batch of copies
+_TOLD = 1 << 18  # bytes of x that a kernel writes to the host
 
 
 @dataclass(eq=False)
@@ -30,12 +32,15 @@ class Tick:
     layer: int
     x: Any
     n: int
+    told: int  # number of the telling of x to the host
     hot: bool = False
-    told: bool = False
 
 
 class CupyBackend:
     """An NVIDIA GPU through CuPy and the driver: weights in VRAM slots, computed where they lie.
+
+    Device arrays are read after, and returned before, what CuPy's current stream holds; `stream` made current saves two
+    events a call.
 
     device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
     GPU. copies: how batches are copied, by default the fastest way that the driver has. timing: keep the spans of hot
@@ -104,8 +109,7 @@ class CupyBackend:
         self._xs = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._ys = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._turn = 0
-        words = page_locked(1 << 20)
-        self._words, self._flags, self._sequence = words[4096:], words[:4096].view(np.uint32), 0
+        self._words = Words(self._small, self.stream)
         driver = need_driver()
         kind = driver.CUevent_flags
         self._events = [check(driver.cuEventCreate(kind.CU_EVENT_DISABLE_TIMING)) for _ in range(_READERS)]
@@ -125,34 +129,22 @@ class CupyBackend:
             return there[: values.nbytes].view(values.dtype).reshape(values.shape)
 
     def host(self, *values: Any) -> list[np.ndarray]:
-        """Device arrays by kernels that write page-locked memory and a flag; the host polls the last flag: one wait."""
-        found, at = [], 0
-        for value in values:
-            if not isinstance(value, self._cupy.ndarray):
-                found.append(np.asarray(value))
-                continue
-            n_words = -(-value.nbytes // 4)
-            if at + 4 * n_words > self._words.size:
-                raise BadExecutor(f"{value.nbytes} bytes of ids of one step: at most {self._words.size}")
-            there = self._words[at : at + value.nbytes].view(value.dtype).reshape(value.shape)
-            self._tell(value.data.ptr, n_words, self._words.ctypes.data + at)
-            found.append(there)
-            at += 64 * -(-n_words // 16)
-        if at:
-            self._poll()
-        return found
+        """Device arrays by kernels that write to the host, others as they are."""
+        self._after_caller()
+        there = iter(self._words.arrays(tuple(value for value in values if isinstance(value, self._cupy.ndarray))))
+        return [next(there) if isinstance(value, self._cupy.ndarray) else np.asarray(value) for value in values]
 
-    def _tell(self, words: int, count: int, to: int) -> None:
-        self._sequence = self._sequence % 0xFFFFFFFF + 1
-        self._small.tell(self._stream, words, count, to, self._flags.ctypes.data, self._sequence)
+    def _after_caller(self) -> None:
+        """What we queue from now on waits for what the caller's stream holds; the host does not."""
+        caller = self._cupy.cuda.get_current_stream()
+        if int(caller.ptr) != self._stream:
+            self.stream.wait_event(caller.record())
 
-    def _poll(self) -> None:
-        """Waits until the last telling kernel, and so all before it, has written. The only wait of a layer."""
-        flag, sequence, spins = self._flags, self._sequence, 0
-        while flag[0] != sequence:
-            spins += 1
-            if spins % 100_000 == 0:
-                self.stream.synchronize()  # a lost device raises here instead of never answering
+    def _before_caller(self) -> None:
+        """What the caller queues from now on waits for what we hold; the host does not."""
+        caller = self._cupy.cuda.get_current_stream()
+        if int(caller.ptr) != self._stream:
+            caller.wait_event(self.stream.record())
 
     def read(self, address: int, n_bytes: int) -> np.ndarray:
         back = np.empty(n_bytes, np.uint8)
@@ -186,7 +178,13 @@ class CupyBackend:
         if not isinstance(x, self._cupy.ndarray):
             x = self._cupy.from_dlpack(x) if hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) else x
             x = self.upload(np.asarray(x, np.float32)) if isinstance(x, np.ndarray) else x
-        return Tick(layer, x, len(x))
+        self._after_caller()
+        if x.nbytes > _TOLD:  # above any batch gate: the copy engine is faster than one block
+            kind = self._cupy.cuda.runtime.memcpyDeviceToHost
+            self._cupy.cuda.runtime.memcpyAsync(self._x_host.ctypes.data, x.data.ptr, x.nbytes, kind, self._stream)
+        count = 0 if x.nbytes > _TOLD else x.size
+        told = self._words.tell(x.data.ptr, count, self._x_host.ctypes.data)  # the host hears of it with the ids
+        return Tick(layer, x, len(x), told)
 
     def hot(self, tick: Tick, work: Rows, after: Sequence[int] = ()) -> int:
         for ticket in after:
@@ -208,10 +206,7 @@ class CupyBackend:
         return self._hot_number
 
     def inputs(self, tick: Tick) -> tuple[np.ndarray, np.ndarray]:
-        if not tick.told:
-            self._tell(tick.x.data.ptr, tick.x.size, self._x_host.ctypes.data)
-            self._poll()
-            tick.told = True
+        self._words.hear(tick.told)
         return self._x_host[: tick.n], self._cold_out
 
     def settle(self, tick: Tick) -> None:
@@ -236,6 +231,7 @@ class CupyBackend:
                 self._stream, self._hot_out.data.ptr + a * k * row, self._cold_out.ctypes.data + a * k * row,
                 chains[a:b].ravel(), weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden,
             )  # fmt: skip
+        self._before_caller()
         return y
 
     def _on_device(self, weights: Any) -> Any:
@@ -247,7 +243,9 @@ class CupyBackend:
         n, hidden = y.shape
         x = x if isinstance(x, self._cupy.ndarray) else self.upload(np.asarray(x, np.float32))
         to = self._xs[self._turn][:n]
+        self._after_caller()
         self._small.norm(self._stream, x.data.ptr, y.data.ptr, to.data.ptr, n, hidden)
+        self._before_caller()
         return to
 
     def spin(self, microseconds: float) -> None:

@@ -97,11 +97,12 @@ class Executor:
         predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's demand.
         A call whose layer is not above the last one begins the next step. Raises BadExecutor or BadPolicy.
         """
+        if x.shape[0] > self.max_tokens:
+            raise BadExecutor(f"a step of {x.shape[0]} tokens: at most max_tokens={self.max_tokens}")
+        tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
         ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
-        if ids.shape[0] > self.max_tokens:
-            raise BadExecutor(f"a step of {ids.shape[0]} tokens: at most max_tokens={self.max_tokens}")
         began = monotonic()
         self._jobs.clear()
         self._step += layer <= self._last_layer
@@ -111,7 +112,6 @@ class Executor:
         if work.initial:
             self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
-        tick = self.backend.begin(layer, x, self.top_k)
         self._start(layer, tick, pairs, work)
         self._note(layer)
         if offers:

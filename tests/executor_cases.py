@@ -85,7 +85,7 @@ def carry_out(
                             ahead = block.predicted[layer + horizon, lo:hi]
                         weights = draw.random((hi - lo, model.top_k), np.float32)
                         y = executor.forward(layer, x, block.experts[layer, lo:hi], weights, ahead)
-                        outputs.append(y.tobytes())
+                        outputs.append(y.tobytes())  # on a GPU: in the order of the current stream
                         x = backend.norm(x, y)
             audit(executor)
         counters = pools.counters

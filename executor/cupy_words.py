@@ -1,4 +1,4 @@
-"""Words from the device to the host without a copy engine: a kernel writes page-locked memory, then a flag that we poll."""
+"""Words from device to host without a copy engine: a kernel writes page-locked memory, then a flag that we poll."""
 
 from __future__ import annotations
 

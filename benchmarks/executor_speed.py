@@ -72,8 +72,7 @@ def measure(asked, store: HostStore, chain: ColdChain, hits: int, tokens: int, p
                     f"lru+pin(profile={profile}, n={hits})" if hits else "lru", n_layers=layers, n_experts=EXPERTS,
                     slots=hits, full=True,
                 )  # fmt: skip
-                options = {"timing": timing} if asked.backend == "cupy" else {}
-                backend = make_backend(asked.backend, **options)
+                backend = make_backend(asked.backend)
                 with Executor(
                     pool, store, backend, chain, top_k=TOP_K, overlap=overlap, headroom_bytes=0, timing=timing,
                     max_tokens=64,

@@ -53,11 +53,14 @@ from .progress import working
 @click.option("--staging", type=click.IntRange(1), help="Rows for steps that are streamed. [default: 2 * top_k]")
 @click.option("--headroom", default="900MiB", show_default=True, help="Device memory to leave free.")
 @click.option("--device-bytes", help="Memory of the numpy backend's device, such as 2GiB. [default: what there is]")
+@click.option("--device", type=click.IntRange(0), help="Number of the GPU. [default: 0]")
+@click.option("--sms", type=click.IntRange(1), help="SMs that the hot chain may use: imitates a smaller GPU.")
 @click.option("--alias-layers", type=click.IntRange(1), help="Store the rows of N layers only; others are aliases.")
 @click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
 @click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
+@click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
 @click.option("--check", is_flag=True, help="Hold the plans against a replay and every slot against its row.")
 @decisions
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")

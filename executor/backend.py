@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +44,7 @@ class Backend(Protocol):
     """
 
     name: str
+    timing: bool  # whether spans of hot work are kept; the executor sets it before it prepares
 
     @staticmethod
     def missing() -> str | None:
@@ -158,4 +160,7 @@ def make_backend(name: str, **options: Any) -> Backend:
     reason = known[name].missing()
     if reason:
         raise BadExecutor(f"backend {name}: {reason}")
+    unknown = sorted(set(options) - set(signature(known[name]).parameters))
+    if unknown:
+        raise BadExecutor(f"backend {name} has no {unknown[0]}: that is an option of another backend")
     return known[name](**options)

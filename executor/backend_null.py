@@ -15,6 +15,7 @@ class NullBackend:
     """Computes nothing, moves nothing and records every call: `calls` holds (name, what it was about)."""
 
     name = "null"
+    timing = False
 
     def __init__(self):
         self.calls: list[tuple[str, Any]] = []

@@ -75,6 +75,7 @@ class Executor:
             pool, store, backend, scratch=outside, headroom_bytes=headroom_bytes,
             staging=(2 * top_k if staging is None else staging) if streams else 0,
         )  # fmt: skip
+        backend.timing = timing
         backend.prepare(store.layouts, max_tokens * top_k)
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]

@@ -17,6 +17,7 @@ from slotwise.executor.errors import BadExecutor
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
 from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
 from slotwise.executor.store import HostStore
+from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
 from slotwise.policies import Pool, parse_call
 from slotwise.replay.options import Options
@@ -44,12 +45,15 @@ def run(
     spec_chunk: int | None = None,
     staging: int | None = None,
     headroom: int | str = HEADROOM_BYTES,
+    device: int | None = None,
+    sms: int | None = None,
     device_bytes: int | str | None = None,
     alias_layers: int | None = None,
     cpu_threads: int | None = None,
     dense_us: float = 0.0,
     repeats: int = 1,
     check: bool = False,
+    timeline: str | Path | None = None,
     plan_hash: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
@@ -58,7 +62,10 @@ def run(
 
     trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
-    overlap: on, off, or both, interleaved. repeats: runs of each side; tokens per second come with their range.
+    device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
+    overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
+    one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
+    Perfetto, of that run (the first side).
     check: replays the same trace and holds plans and counters against it, and every slot against its row.
     Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures and timing in seconds.
     Raises BadTrace, BadPolicy, BadOption or BadExecutor; RuntimeError where a check fails.
@@ -74,22 +81,23 @@ def run(
     )
     source = asked.source(opened)
     n_steps = asked.steps_of(source)
-    sides, total = SIDES[overlap], n_steps * repeats * len(SIDES[overlap])
-    given = {} if device_bytes is None else {"device_bytes": parse_bytes(device_bytes)}
+    sides = SIDES[overlap]
+    turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
+    total = n_steps * len(turns)
+    given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
+    given = {name: value for name, value in given.items() if value is not None}
     _warm_up(asked.pool(opened, asked.size(opened), full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
     with ColdChain(cpu_threads) as chain:
         kept = make_backend(backend, **given)
         store = HostStore([layout] * opened.n_layers, opened.n_experts, kept, alias_layers=alias_layers)
         store.fill(asked.seed, chain)
-        for turn in range(repeats * len(sides)):
-            side = sides[turn % len(sides)]
+        for turn, (side, timing) in enumerate(turns):
             pool = asked.pool(opened, asked.size(opened), full=True, future=False)
-            device = make_backend(backend, **given)
             with Executor(
-                pool, store, device, chain, top_k=opened.top_k, horizon=asked.horizon, overlap=side, miss=miss,
-                split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom), staging=staging,
-                spec_chunk=spec_chunk, plan_hash=plan_hash or check, timing=True,
+                pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
+                overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
+                staging=staging, spec_chunk=spec_chunk, plan_hash=plan_hash or check, timing=timing,
             ) as executor:  # fmt: skip
                 step_s, tokens = drive(
                     executor, source, _predictor(asked, opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
@@ -101,6 +109,8 @@ def run(
                     audit(executor)
                 outcomes[side].append(_outcome(executor, step_s, tokens))
         kept.close()
+    if timeline:
+        write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
     return {"runs": [_row(opened, asked, layout, side, outcomes, backend, check) for side in sides]}
 
 
@@ -162,10 +172,12 @@ def _row(
             raise RuntimeError("two runs of one configuration decided differently")
     if check:
         _hold_against_replay(trace, asked, first)
-    rates = sorted(one["timing"]["tokens_per_s"] for one in mine if one["timing"]["tokens_per_s"])
-    middle = mine[len(mine) // 2]["timing"]
-    timing = middle | {
-        "repeats": len(mine),
+    *plain, timed = (one["timing"] for one in mine)
+    rates = sorted(timing["tokens_per_s"] for timing in plain if timing["tokens_per_s"])
+    steps = ("seconds", "step_p50_s", "step_p95_s", "step_p99_s")
+    timing = timed | {name: statistics.median(one[name] for one in plain) for name in steps}
+    timing |= {
+        "repeats": len(plain),
         "tokens_per_s": statistics.median(rates) if rates else None,
         "tokens_per_s_range": [rates[0], rates[-1]] if rates else None,
     }

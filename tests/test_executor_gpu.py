@@ -56,8 +56,23 @@ def test_i0_overlap_and_repetition_change_no_byte(dtypes):
     trace = model.trace(SIZES)
     for options in ({}, {"miss": "fetch"}):
         runs = [
-            carry_out(model, trace, "lfru+guard", 4, width=3, backend=device(**more), overlap=overlap, **options)
-            for overlap, more in ((True, {}), (False, {}), (True, {"timing": True}), (True, {"sms": 8}))
+            carry_out(
+                model,
+                trace,
+                "lfru+guard",
+                4,
+                width=3,
+                backend=device(sms=sms),
+                overlap=overlap,
+                timing=timing,
+                **options,
+            )
+            for overlap, timing, sms in (
+                (True, False, None),
+                (False, False, None),
+                (True, True, None),
+                (True, False, 8),
+            )
         ]
         assert len({(run.outputs, run.plan_sha256) for run in runs}) == 1
 

@@ -90,3 +90,18 @@ def test_backends_say_what_they_are_and_what_they_lack():
     rows = {row["name"]: row for row in json.loads(cli("backends", "--json").stdout)}
     assert {"numpy", "null"} <= set(rows)
     assert rows["numpy"]["missing"] is None
+
+
+def test_a_timeline_is_a_trace_that_perfetto_reads(tmp_path):
+    path = tmp_path / "t.json"
+    cli(*WORDS, "--policy", "lru", "--timeline", path)
+    events = json.loads(path.read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {event["name"].rsplit(" ", 1)[0] for event in spans} == {"tick", "hot chain", "cold chain"}
+    assert len([event for event in spans if event["name"].startswith("tick")]) == 40 * 24
+    assert min(event["dur"] for event in spans) > 0
+    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_an_option_of_another_backend_is_refused():
+    assert "backend numpy has no sms" in cli(*WORDS, "--sms", "8", code=2).stderr

@@ -32,7 +32,8 @@ class Tally:
         if pollution is not None:
             full[:, :, _AT["pollution"]] = pollution
         phases, requests, windows = labels.T
-        np.add.at(self.by_layer, phases, full)
+        for phase in (0, 1):
+            self.by_layer[phase] += full[phases == phase].sum(0)  # np.add.at took a tenth of a short replay
         flat = full.sum(1)
         np.add.at(self.along, (phases, windows), flat)
         for cell in range(len(flat)):

@@ -19,6 +19,7 @@ from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
+from slotwise.executor.weights_safetensors import Checkpoint
 from slotwise.policies import Pool, parse_call
 from slotwise.replay.options import Options
 from slotwise.replay.run import run as replay_run
@@ -34,6 +35,7 @@ def run(
     slots: str | int | None = None,
     *,
     backend: str = "numpy",
+    weights: str | Path | None = None,
     shape: str | None = None,
     hidden: int | None = None,
     intermediate: int | None = None,
@@ -61,6 +63,7 @@ def run(
     """Carries out one configuration and returns {"runs": [one per side of `overlap`]}.
 
     trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
+    weights: a folder with a Hugging Face checkpoint (safetensors); without it, random rows of a seed.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
@@ -73,7 +76,11 @@ def run(
     if overlap not in SIDES or repeats < 1:
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    layout = _layout(opened, shape, hidden, intermediate, dtype)
+    checkpoint = _checkpoint(opened, weights) if weights else None
+    layouts = (
+        checkpoint.layouts if checkpoint else [_layout(opened, shape, hidden, intermediate, dtype)] * opened.n_layers
+    )
+    layout = layouts[0]
     asked = Options.of(
         policy=policy,
         slots=slots,
@@ -90,8 +97,8 @@ def run(
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
     with ColdChain(cpu_threads) as chain:
         kept = make_backend(backend, **given)
-        store = HostStore([layout] * opened.n_layers, opened.n_experts, kept, alias_layers=alias_layers)
-        store.fill(asked.seed, chain)
+        store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers)
+        store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
         for turn, (side, timing) in enumerate(turns):
             pool = asked.pool(opened, asked.size(opened), full=True, future=False)
             with Executor(
@@ -119,6 +126,19 @@ def _warm_up(pool: Pool) -> None:
     nothing = np.zeros((1, 0), np.uint8 if pool.n_experts <= 255 else np.uint16)
     pool.step(0, nothing)
     pool.prefetch(pool.n_layers - 1, nothing)
+
+
+def _checkpoint(trace: Trace, folder: str | Path) -> Checkpoint:
+    """The checkpoint, if the trace can be of its model."""
+    found = Checkpoint(folder)
+    if (len(found.layouts), found.n_experts) != (trace.n_layers, trace.n_experts):
+        raise BadExecutor(
+            f"{folder}: {len(found.layouts)} MoE layers of {found.n_experts} experts, but the trace has "
+            f"{trace.n_layers} of {trace.n_experts}"
+        )
+    if len(set(found.layouts)) > 1:
+        raise BadExecutor(f"{folder}: layers of different shapes; rows of one size are what a run counts by")
+    return found
 
 
 def _layout(

@@ -19,7 +19,7 @@ from .progress import working
 @click.option("--vram", help="Pool bytes of all layers together, such as 8GiB, in place of --slots.")
 @click.option("--width", type=click.IntRange(0), default=0, show_default=True, help="Predictions per token considered.")
 @click.option("--backend", default="numpy", show_default=True, help="Device; 'slotwise backends' lists them.")
-@click.option("--weights", metavar="DIR", help="Folder of a Hugging Face checkpoint. [default: random rows of a seed]")
+@click.option("--weights", metavar="PATH", help="A Hugging Face checkpoint or GGUF file. [default: random rows]")
 @click.option("--shape", metavar="NAME", help="Shape of an expert by a model's name. [default: the trace's model]")
 @click.option("--hidden", type=click.IntRange(1), help="Hidden size, in place of the shape's.")
 @click.option("--intermediate", type=click.IntRange(1), help="Intermediate size of an expert, in place of the shape's.")

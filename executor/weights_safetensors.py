@@ -13,6 +13,7 @@ from .cold import RowLayout
 from .errors import BadExecutor
 from .store import HostStore
 
+KIND = "a folder with *.safetensors"
 _DTYPES = {"F32": "f32", "F16": "f16", "BF16": "bf16"}
 _NAMES = re.compile(
     r"(?:.*\.)?layers\.(?P<layer>\d+)\.(?:mlp|block_sparse_moe)\.experts\.(?P<expert>\d+)\."
@@ -21,6 +22,11 @@ _NAMES = re.compile(
 _PARTS = {"gate_proj": 0, "w1": 0, "up_proj": 1, "w3": 1, "down_proj": 2, "w2": 2}  # w1 and so on: Mixtral's names
 _MOST_HEADER = 100 << 20  # the format's own limit
 _ACTIVATIONS = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu"}
+
+
+def reads(path: Path) -> bool:
+    """Whether the path is a folder that such files may lie in."""
+    return path.is_dir()
 
 
 @dataclass(frozen=True)
@@ -133,3 +139,6 @@ def _header(path: Path) -> dict[str, Tensor]:
             raise BadExecutor(f"{path}: {name} of shape {list(shape)} at bytes {start} to {stop}: truncated or damaged")
         found[name] = Tensor(path, dtype, shape, 8 + length + start, 8 + length + stop)
     return found
+
+
+WEIGHTS = Checkpoint

@@ -19,7 +19,7 @@ from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
-from slotwise.executor.weights_safetensors import Checkpoint
+from slotwise.executor.weights import Weights, open_weights
 from slotwise.policies import Pool, parse_call
 from slotwise.replay.options import Options
 from slotwise.replay.run import run as replay_run
@@ -63,7 +63,7 @@ def run(
     """Carries out one configuration and returns {"runs": [one per side of `overlap`]}.
 
     trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
-    weights: a folder with a Hugging Face checkpoint (safetensors); without it, random rows of a seed.
+    weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
@@ -76,7 +76,7 @@ def run(
     if overlap not in SIDES or repeats < 1:
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    checkpoint = _checkpoint(opened, weights) if weights else None
+    checkpoint = _weights(opened, weights) if weights else None
     layouts = (
         checkpoint.layouts if checkpoint else [_layout(opened, shape, hidden, intermediate, dtype)] * opened.n_layers
     )
@@ -128,9 +128,9 @@ def _warm_up(pool: Pool) -> None:
     pool.prefetch(pool.n_layers - 1, nothing)
 
 
-def _checkpoint(trace: Trace, folder: str | Path) -> Checkpoint:
-    """The checkpoint, if the trace can be of its model."""
-    found = Checkpoint(folder)
+def _weights(trace: Trace, folder: str | Path) -> Weights:
+    """The weights, if the trace can be of their model."""
+    found = open_weights(folder)
     if (len(found.layouts), found.n_experts) != (trace.n_layers, trace.n_experts):
         raise BadExecutor(
             f"{folder}: {len(found.layouts)} MoE layers of {found.n_experts} experts, but the trace has "

@@ -12,7 +12,7 @@ from .errors import BadResult
 from .metrics import COUNTERS, NULLABLE
 
 Row = dict[str, Any]
-IDENTITY = {"trace": str, "trace_sha256": str, "model": str} | dict.fromkeys(
+IDENTITY = {"trace": str, "trace_sha256": str, "content_sha256": str, "model": str} | dict.fromkeys(
     ("n_layers", "n_experts", "top_k", "n_tokens", "n_tokens_counted", "n_steps", "n_requests"), int
 )
 OPTIONS = {
@@ -48,7 +48,7 @@ def read_rows(paths: Iterable[Path | str]) -> list[Row]:
     rows: dict[tuple, Row] = {}
     for path in paths:
         for row in _read(Path(path)):
-            key = tuple(row[name] for name in ("trace_sha256", "slots_by_layer", *OPTIONS))
+            key = tuple(row[name] for name in ("content_sha256", "slots_by_layer", *OPTIONS))
             seen = rows.setdefault(key, row)
             for name in COUNTERS:
                 if seen[name] != row[name]:

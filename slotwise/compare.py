@@ -72,7 +72,13 @@ def compare(
         {"vram": _each(vram)} if vram else {"slots": _each(slots if isinstance(slots, int) else slots or SLOTS)}
     )
     asked = None if widths is None else sorted(set(_each(widths)))
-    question = {"traces": [trace.sha256 for trace in opened], "policies": spelt, "widths": asked, **sizes, **options}
+    question = {
+        "traces": [trace.content_sha256 for trace in opened],
+        "policies": spelt,
+        "widths": asked,
+        **sizes,
+        **options,
+    }
     question.pop("workers", None)
 
     out_dir = Path(out_dir)

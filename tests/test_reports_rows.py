@@ -88,7 +88,8 @@ def make_row(
     whole = {name: int(value.sum()) for name, value in cells.items()} | dict.fromkeys(set(NULLABLE) - set(cells))
     windows = {"window_steps": steps_per_window, "first_step": list(range(0, n_steps, steps_per_window))}
     identity = {
-        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "model": "toy-moe", "n_layers": n_layers,
+        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "content_sha256": f"{trace:x>64}",
+        "model": "toy-moe", "n_layers": n_layers,
         "n_experts": n_experts, "top_k": top_k, "n_tokens": n_steps, "n_tokens_counted": n_steps, "n_steps": n_steps,
         "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None, "plan_sha256": None,
         "seconds": 0.01,

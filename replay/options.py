@@ -122,6 +122,12 @@ class Options:
             values["failures"] = read_failures(values["failures"])
         return cls(**values).spelt()
 
+    def but(self, **changes: Any) -> Options:
+        """The same with other values, and with the policy as it was read."""
+        changed = replace(self, **changes)
+        changed.__dict__["spec"] = self.spec
+        return changed
+
     def rows_of(self, trace) -> tuple[int, ...] | None:
         """Bytes of one row per layer: recorded ones, unless `row_bytes` says otherwise."""
         return (self.row_bytes,) * trace.n_layers if self.row_bytes else trace.row_bytes

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +15,7 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import kind_of
 
 from .errors import BadOption
+from .lock import held
 from .options import Options, check_workers
 from .rows import option_key, read_rows, whatever_the_files, write_rows
 from .run import run
@@ -65,7 +64,8 @@ def sweep(
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")
     path = path.resolve()  # a link stays one, and whoever writes what it leads to meets our lock
-    with _journal(path) as journal:
+    part = path.with_name(path.name + ".part")  # finished rows go there at once
+    with held(part, f"another sweep is writing {path}; wait for it, or choose another name") as journal:
         kept = {option_key(row): row for row in read_rows(path)}
         rows = kept | {option_key(row): row for row in _read_journal(journal)}
         todo: dict[str, tuple[Trace, Options]] = {}
@@ -89,41 +89,8 @@ def sweep(
         edited = {whatever_the_files(key) for key in asked}
         order = kept | asked | rows  # what was there first, then in the order of the grid
         write_rows([rows[key] for key in order if key in asked or whatever_the_files(key) not in edited], path)
-        Path(journal.name).unlink()
+        part.unlink()
     return Path(out)
-
-
-@contextmanager
-def _journal(path: Path) -> Iterator[BinaryIO]:
-    """The file beside the result that finished rows go to at once; one sweep at a time may hold it."""
-    part = path.with_name(path.name + ".part")
-    with _locked(part, path) as journal:
-        try:
-            yield journal
-        finally:
-            if _is_at(part, journal) and part.stat().st_size == 0:
-                part.unlink()
-
-
-def _locked(part: Path, path: Path) -> BinaryIO:
-    """The open journal, locked: the very file of that name, not one that a sweep ended with between open and lock."""
-    while True:
-        journal = part.open("a+b")
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(part, journal):
-                return journal
-        except BlockingIOError:
-            journal.close()
-            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
-        journal.close()
-
-
-def _is_at(part: Path, journal: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(part.stat(), os.fstat(journal.fileno()))
-    except FileNotFoundError:
-        return False
 
 
 def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:

@@ -63,9 +63,12 @@ def schema():
     tail = [("token_cycle_bytes", whole), ("plan_sha256", text), ("seconds", real)]
     nested = [
         ("by_layer", pa.struct(lists)),
-        ("by_phase", pa.struct([("prefill", pa.struct(counts)), ("decode", pa.struct(counts))])),
-        ("by_request", pa.struct([("request", pa.list_(whole)), *lists])),
-        ("along", pa.struct([("window_steps", whole), ("first_step", pa.list_(whole)), *lists])),
+        ("by_phase", pa.struct([(phase, pa.struct([("tokens", whole), *counts])) for phase in ("prefill", "decode")])),
+        ("by_request", pa.struct([("request", pa.list_(whole)), ("tokens", pa.list_(whole)), *lists])),
+        (
+            "along",
+            pa.struct([("window_steps", whole), *((n, pa.list_(whole)) for n in ("first_step", "tokens")), *lists]),
+        ),
     ]
     metadata = {b"format": FORMAT, b"version": VERSION}
     return pa.schema(identity + options + counts + tail + nested, metadata=metadata)

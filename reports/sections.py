@@ -207,7 +207,7 @@ def size_of(row: Row) -> Size:
         return Size(sum(by_layer) / len(by_layer), n_bytes, f"{min(by_layer)}–{max(by_layer)}")
     if slots is not None:
         return Size(float(slots), n_bytes, str(slots))
-    if not n_bytes or not row["token_cycle_bytes"]:
+    if n_bytes is None or not row["token_cycle_bytes"]:
         raise BadResult(f"{row['file']} row {row['index']}: neither slots nor bytes of the pool; no sweep result")
     rows = n_bytes * row["n_layers"] * row["top_k"] / row["token_cycle_bytes"]
     return Size(rows / (1 if row["scope"] == "global" else row["n_layers"]), n_bytes, f"≈{rows:.0f}")

@@ -165,3 +165,15 @@ def test_a_result_that_is_a_link_is_written_where_it_leads(tmp_path):
     (tmp_path / "here" / "trace-link.parquet").symlink_to(tmp_path / "t.parquet")
     saved(tmp_path / "here" / "trace-link.parquet")
     assert (tmp_path / "here" / "trace-link.parquet").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "how"),
+    [((5, 5), {"slots": [4], "steps": 0}), ((5, 5), {"slots": [0]}),
+     ((5, 7), {"vram": [0, 1, 100], "scope": "global"}), ((5, 7), {"vram": [0, 1, 100]})],
+    ids=str,
+)  # fmt: skip
+def test_whatever_a_sweep_writes_can_be_reported(tmp_path, row_bytes, how):
+    trace = slotwise.Trace.from_arrays(IDS, n_experts=8, row_bytes=row_bytes)
+    slotwise.sweep(trace, "lru", out=tmp_path / "r.parquet", **how)
+    assert slotwise.write_report([tmp_path / "r.parquet"], tmp_path / "report")

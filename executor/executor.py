@@ -282,7 +282,7 @@ class Executor:
     def audit(self) -> None:
         """Checks that every slot holds the row that its pool says. Raises RuntimeError with the first that does not."""
         self.synchronize()
-        for layer in range(self.pool.n_layers):
+        for layer in (layer for layer in range(self.pool.n_layers) if not self.pool.unlisted(layer)):
             pool = 0 if self._wide else layer
             for expert, slot in self.pool.slots_of(layer).items():
                 row = self.store.row(layer, expert)

@@ -22,7 +22,7 @@ from .names import C, H, P, V
 from .policy import HOOKS, Policy
 
 _FOLDER = Path(__file__).parent
-_TEMPLATE = ("kernel_slots.py", "kernel_loads.py", "kernel_demand.py", "drive.py")
+_TEMPLATE = ("kernel_slots.py", "kernel_loads.py", "kernel_demand.py", "drive.py", "drive_live.py")
 _BASIS = ("layout.py", "views.py", "pointers.py", "policy.py", "order.py", *_TEMPLATE)
 _MARK = "# --- generated modules begin here ---\n"
 

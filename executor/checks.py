@@ -42,7 +42,7 @@ def audit(executor: Executor) -> None:
     """Holds every occupied slot against its row, once nothing runs. Raises RuntimeError with the first that differs."""
     executor.synchronize()
     pool, store = executor.pool, executor.store
-    for layer in range(pool.n_layers):
+    for layer in (layer for layer in range(pool.n_layers) if not pool.unlisted(layer)):
         for expert, slot in pool.slots_of(layer).items():
             row = store.row(layer, expert)
             address = executor.slots.address(0 if pool.scope == "global" else layer, slot)

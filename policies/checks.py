@@ -56,7 +56,10 @@ def native_ids(ids: Any, n_experts: int) -> np.ndarray:
         gone, wide = (ids == absent) & (n_experts <= absent), ids.astype(np.uint64)
     else:
         gone, wide = ids < 0, ids.astype(np.int64)
-    return np.ascontiguousarray(np.where(gone, 65535, np.minimum(wide, 65534)).astype(np.uint16))
+    beyond = ~gone & (wide >= n_experts)
+    # where 65534 is an expert, what is out of range needs wider ids
+    outside, dtype = (65536, np.uint32) if n_experts > 65534 and beyond.any() else (65534, np.uint16)
+    return np.ascontiguousarray(np.where(gone, 65535, np.where(beyond, outside, wide)).astype(dtype))
 
 
 def check_together(

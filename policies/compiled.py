@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import inspect
 import os
 import re
 import sys
@@ -17,12 +16,13 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from .basis import basis
 from .errors import BadPolicy
 from .names import C, H, P, V
 from .policy import HOOKS, Policy
 
 _FOLDER = Path(__file__).parent
-_TEMPLATE = ("kernel_slots.py", "kernel_loads.py", "kernel_demand.py", "drive.py")
+_TEMPLATE = ("kernel_slots.py", "kernel_loads.py", "kernel_demand.py", "drive.py", "drive_live.py")
 _BASIS = ("layout.py", "views.py", "pointers.py", "policy.py", "order.py", *_TEMPLATE)
 _MARK = "# --- generated modules begin here ---\n"
 
@@ -78,12 +78,12 @@ def make_kernel(
     look: look-ahead. record: plans are kept, for live calls and plan hashes.
     plain: without the policy's faster victim structure, by a scan of `priority`.
     """
-    basis = _basis(policy)
+    made_of = "\0".join(f"{module}.{name}={text}" for (module, name), text in sorted(basis(policy).items()))
     flags = {
         "KEEPS_ORDER": policy.keeps_order and not (plain and policy.priority is not Policy.priority),
         "PLANS_TICKS": policy.plans_ticks,
         "FUTURE": policy.needs_future,
-        "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", basis)),
+        "NUMBERS": full or plain or bool(re.search(r"\.(touch|demanded|fill)\b", made_of)),
         "FULL": full,
         "LOOK": look,
         "RECORD": record or full,
@@ -91,7 +91,7 @@ def make_kernel(
     body = "".join(_specialised((_FOLDER / name).read_text().split(_MARK)[1], flags) for name in _TEMPLATE)
     parts = [(_FOLDER / name).read_text() for name in _BASIS]
     parts += [
-        basis,
+        made_of,
         policy.__module__,
         policy.__qualname__,
         repr(flags),
@@ -103,30 +103,6 @@ def make_kernel(
     _policies[name] = policy
     text = _HEAD.format(name=name, hooks=", ".join(HOOKS))
     return _load(name, text + body)
-
-
-def _basis(policy: type[Policy]) -> str:
-    """All that the policy's functions are made of: its file, what they call elsewhere, and the constants they read."""
-    module = sys.modules[policy.__module__]
-    found: dict[str, str] = {"": getattr(module, "__text__", None) or inspect.getsource(module)}
-    todo = [getattr(policy, name) for name in HOOKS]
-    found |= {f"hook {function.__qualname__}": _text(function) for function in todo}
-    while todo:
-        function = todo.pop()
-        for name in function.__code__.co_names:
-            value = function.__globals__.get(name)
-            value = getattr(value, "py_func", value)
-            if isinstance(value, (int, float, str, tuple)):
-                found[f"{function.__module__}.{name}"] = repr(value)
-            elif inspect.isfunction(value) and f"{value.__module__}.{name}" not in found:
-                found[f"{value.__module__}.{name}"] = _text(value)
-                todo.append(value)
-    return "\0".join(f"{name}={text}" for name, text in sorted(found.items()))
-
-
-def _text(function) -> str:
-    """The source of a function; of one from a user's file nothing, as the file's whole text is part of the basis."""
-    return "" if "__text__" in function.__globals__ else inspect.getsource(function)
 
 
 def _numba_version() -> str:

@@ -1,4 +1,4 @@
-"""The ways into the kernel: one call of a live engine, and whole blocks of a trace. Part of its template."""
+"""Whole blocks of a trace through the kernel, and how pools are emptied and closed. Part of its template."""
 # pyright: reportCallIssue=false, reportPrivateImportUsage=false
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from .kernel_loads import look_ahead
 from .kernel_slots import inlined, internal, layer_of, moment, remove, shifted
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
-from .pointers import address_of, as_int64, as_uint8, data_of
+from .pointers import address_of, as_int64, data_of
 from .policy import FULL, LOOK, RECORD
-from .views import live_counters, open_pool
+from .views import open_pool
 
 # --- generated modules begin here ---
 
@@ -36,6 +36,7 @@ def clear(p, n, at):
         p.heat[key] = 0
         p.touch[key] = 0
         p.gated[key] = 0
+        p.mark[key] = 0
         p.unused[key] = 0
         p.known[key] = 0
     p.demanded[:] = 0
@@ -45,8 +46,8 @@ def clear(p, n, at):
     p.older[end] = end
     head[P.occupied] = head[P.used] = head[P.hint] = head[P.high] = 0
     head[P.touches] = head[P.fills] = head[P.opened] = head[P.warmed] = head[P.scored] = 0
-    head[P.loads_tick] = -1
-    head[P.due] = NEVER
+    head[P.loads_tick] = head[P.due] = NEVER
+    head[P.unlisted] = 0
 
 
 @internal
@@ -206,87 +207,3 @@ def cell_of(counts, cell):
 def all_ones(ids):
     """What stands for an absent id: 255 or 65535."""
     return 255 if ids.itemsize == 1 else 65535
-
-
-@internal
-def distinct(ids, n_experts):
-    """How many different experts an array names."""
-    seen = np.zeros(n_experts, np.uint8)
-    count = 0
-    for i in range(ids.size):
-        e = ids[i]
-        if e < n_experts and not seen[e]:
-            seen[e] = 1
-            count += 1
-    return count
-
-
-@njit(cache=True)
-def step(address, layer, ids, n_tokens):
-    """One live tick: `ids` is one flat array of routed experts, tokens in order. Returns 0, or 1 + the bad position."""
-    counts = live_counters(address)
-    p = open_pool(address, 0)
-    shared = p.shared
-    absent = all_ones(ids)
-    for i in range(ids.size):
-        if ids[i] >= shared[H.n_experts] and ids[i] != absent:
-            return 1 + i
-    if shared[H.n_pools] > 1:
-        p = open_pool(address, layer)
-    if layer <= shared[H.last_layer]:
-        if shared[H.exceed]:
-            skip(address, counts, shared[H.last_layer] + 1, shared[H.n_layers])
-        shared[H.now] += 1
-        shared[H.last_layer] = -1
-    if shared[H.exceed]:
-        skip(address, counts, shared[H.last_layer] + 1, layer)
-    shared[H.last_layer] = layer
-    if shared[H.access_clock]:
-        shared[H.clock] += distinct(ids, shared[H.n_experts])
-    p.head[P.recording] = 1
-    at = moment(p, shared[H.now], layer, shared[H.clock])
-    shared[H.has_future] = shared[H.has_bits] = 0
-    demand(p, counts, at, data_of(ids), 0, ids.size, n_tokens, as_int64(address), as_uint8(address))
-    return 0
-
-
-@internal
-def skip(address, counts, first, last):
-    """Layers without rows: ticks with an empty demand, at which a pool that exceeds its size is trimmed."""
-    for layer in range(first, last):
-        p = open_pool(address, 0)
-        if p.shared[H.n_pools] > 1:
-            p = open_pool(address, layer)
-        p.head[P.recording] = 0
-        at = moment(p, p.shared[H.now], layer, p.shared[H.clock])
-        demand(p, counts, at, as_uint8(address), 0, 0, 0, as_int64(address), as_uint8(address))
-
-
-@njit(cache=True)
-def invalidate(address, layer, key):
-    """Gives up the row of one key, in the pool of `layer`. Returns whether it had a slot."""
-    counts = live_counters(address)
-    p = open_pool(address, 0)
-    if p.shared[H.n_pools] > 1:
-        p = open_pool(address, layer)
-    if p.slot[key] == NONE:
-        return False
-    drop_doubtful(p, counts, key, moment(p, p.shared[H.now], layer, p.shared[H.clock]))
-    return True
-
-
-@njit(cache=True)
-def prefetch(address, layer, predicted, n_tokens, width):
-    """Offers predictions for `layer` now. `predicted` is flat, `n_tokens` rows of equal length."""
-    counts = live_counters(address)
-    p = open_pool(address, 0)
-    shared = p.shared
-    if shared[H.n_pools] > 1:
-        p = open_pool(address, layer)
-    p.head[P.recording] = 1
-    at = shifted(p, moment(p, shared[H.now], max(shared[H.last_layer], 0), shared[H.clock]), layer)
-    recorded = predicted.size // n_tokens if n_tokens else 0
-    look_ahead(
-        p, counts, at, data_of(predicted), 0, n_tokens, recorded, min(width, recorded), np.int64(all_ones(predicted))
-    )
-    return 0

@@ -9,9 +9,8 @@ from .spelling import PolicySpec
 
 
 def profiles_of(spec: PolicySpec, n_layers: int, n_experts: int) -> dict[str, Profile]:
-    """The profiles that a policy names, by path, each read once."""
-    paths = filter(None, (getattr(part, "profile", "") for part in (spec.policy, spec.pin)))
-    return {path: read_profile(path, n_layers, n_experts) for path in paths}
+    """The profiles that a policy names, by path."""
+    return {path: read_profile(path, text, n_layers, n_experts) for path, text in spec.profiles.items()}
 
 
 def initial_keys(spec: PolicySpec, profiles: dict[str, Profile], layer: int | None) -> tuple[list[int], list[int]]:

@@ -22,9 +22,9 @@ from .kernel_slots import (
     record,
     touch,
 )
-from .layout import FOREVER, NONE
+from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
-from .policy import FULL, PLANS_TICKS, met, refused
+from .policy import FULL, PLANS_TICKS, RECORD, met, refused
 
 # --- generated modules begin here ---
 
@@ -44,7 +44,24 @@ def load_initial(p, n, key, at):
     slot = put(p, key, at, layer, 0, True)
     n[layer * C.n + C.loads_initial] += 1
     n[layer * C.n + C.fills] += 1
+    if live(p) and not head[P.recording]:
+        head[P.unlisted] = 1
     record(p, V.load_initial, key, slot)
+
+
+@inlined
+def live(p):
+    """Whether live calls drive these pools: then a plan must name every row that somebody has to copy."""
+    return RECORD and p.shared[H.begun] != 0
+
+
+@internal
+def list_initial(p):
+    """Names the initial rows of a pool that began, or ended its warm-up, while another layer was called."""
+    p.head[P.unlisted] = 0
+    for slot in range(p.owner.shape[0]):
+        if p.owner[slot] != NONE:
+            record(p, V.load_initial, p.owner[slot], slot)
 
 
 @internal
@@ -52,6 +69,8 @@ def begin(p, n, at):
     """What is due at the start of a step, before anything else touches the pool: opening, ageing, a warm-up's end."""
     head = p.head
     shared = p.shared
+    if head[P.unlisted] and head[P.recording]:
+        list_initial(p)
     if not head[P.opened]:
         head[P.opened] = 1
         head[P.origin] = max(np.int64(0), at.now)
@@ -77,7 +96,7 @@ def begin(p, n, at):
             load_hottest(p, n, at)
         else:
             due = min(due, head[P.origin] + shared[H.warmup])
-    head[P.due] = due
+    head[P.due] = NEVER if head[P.unlisted] else due
 
 
 @internal

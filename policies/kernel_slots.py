@@ -1,6 +1,6 @@
 """What a pool can do with a key: hold it, put it into a slot, take it out, choose a victim, make room.
 
-The kernel_*.py files and drive.py are one template: `compiled.py` copies them into a module of its own for each
+The kernel_*.py and drive*.py files are one template: `compiled.py` copies them into a module of its own for each
 policy, with the policy's functions in place of the defaults imported here, numbers in place of H, P, C and V, and
 True or False in place of the features: FULL (everything that the plain event contract does not need), LOOK
 (look-ahead), RECORD (plans are kept), NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy,

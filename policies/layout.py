@@ -38,7 +38,7 @@ SHARED: Sequence[str] = (
     "region_bytes regions_at counters_at row_bytes_at "
     "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads in_bytes "
     "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future has_bits "
-    "now last_layer clock guard_ratio "
+    "now last_layer clock begun tokens guard_ratio "
     "parameter0 parameter1 parameter2 parameter3 parameter4 parameter5 parameter6 parameter7"
 ).split()
 
@@ -46,7 +46,7 @@ SHARED: Sequence[str] = (
 POOL: Sequence[str] = (
     "capacity occupied hint high due touches fills loads_tick loads age_at gate_age_at opened warmed origin used "
     "n_gathered n_taken n_records recording n_initial scored "
-    "refused_from started"
+    "refused_from started unlisted"
 ).split()
 
 # (name, dtype, length). R is the record of a key: what one tick reads of it shares one cache line (arrays of their

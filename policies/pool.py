@@ -11,8 +11,9 @@ from numba.core.errors import NumbaError
 from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
 from .errors import BadPolicy, not_compiled
-from .initial import fitting, initial_keys, profiles_of
-from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
+from .initial import initial_keys, profiles_of
+from .layout import COUNTERS, FOREVER, NONE, Buffer
+from .memory import open_buffer
 from .plan import Plan
 from .spelling import PolicySpec, parse_policy
 
@@ -106,7 +107,7 @@ class Pool:
             "access_clock": getattr(spec.policy, "clock", "step") == "access",
             "warmup": warmup,
             "now": NONE,
-            "last_layer": n_layers,
+            "last_layer": n_layers - 1,
         }
         self.batch_gate, self.prefill, self.width = batch_gate, prefill, width
         self.physical_slots = [keys] * n_pools if in_bytes or exceed else list(self.slots)
@@ -127,40 +128,11 @@ class Pool:
     @cached_property
     def buffer(self) -> Buffer:
         """The memory of the pools, opened cold."""
-        n_pools = self.n_pools
-        buffer = Buffer(n_layers=self.n_layers, n_experts=self.n_experts, n_pools=n_pools, n_slots=self._n_slots)
-        guard, gate = self.spec.guard, self.spec.gate
-        buffer.set(**self._words)
-        if guard:
-            buffer.set(guard=True, guard_warm=guard.warm, guard_counts=guard.counts)
-            buffer.head.view(np.float64)[SHARED.index("guard_ratio")] = guard.ratio
-        if gate:
-            buffer.set(gate=True, gate_window=gate.window, gate_admit=gate.admit)
-        for at, value in enumerate(vars(self.spec.policy).values(), SHARED.index("parameter0")):
-            if isinstance(value, float):
-                buffer.head.view(np.float64)[at] = value
-            elif isinstance(value, int):
-                buffer.head[at] = np.uint64(value & 0xFFFFFFFFFFFFFFFF).astype(np.int64)
-        buffer.row_bytes[:] = self._row_bytes
-        for pool, (pinned, initial) in enumerate(self._initial):
-            capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
-            there = fitting(initial, capacity, self._size_of)
-            pinned = [key for key in pinned if key in there]
-            ages = {
-                "refused_from": FOREVER,
-                "due": NEVER,
-                "age_at": buffer.get("half_life"),
-                "gate_age_at": buffer.get("gate_window"),
-            }
-            buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
-            buffer.field(pool, "initial")[: len(initial)] = initial
-            buffer.field(pool, "pinned")[pinned] = 1
-            buffer.field(pool, "busy")[pinned] = FOREVER
-        return buffer
-
-    def _size_of(self, key: int) -> int:
-        """What a key takes of a pool's capacity: a slot, or its bytes."""
-        return 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
+        capacities = self.slots if self.capacity_bytes is None else [self.capacity_bytes]
+        return open_buffer(
+            self.spec, self._words, self._initial, capacities=capacities, in_bytes=self.capacity_bytes is not None,
+            row_bytes=self._row_bytes, n_experts=self.n_experts, n_slots=self._n_slots,
+        )  # fmt: skip
 
     def open(self) -> None:
         """Makes kernel and memory now: threads that met them first would each make their own (no lock since 3.12)."""
@@ -193,6 +165,7 @@ class Pool:
 
         A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
         """
+        asked = ids
         if (
             type(ids) is not np.ndarray
             or ids.dtype != self._dtype
@@ -210,7 +183,8 @@ class Pool:
         except NumbaError as error:
             raise not_compiled(self.spec, error) from error
         if bad:
-            raise BadPolicy(f"step(layer={layer}): expert {ids.reshape(-1)[bad - 1]} is not below {self.n_experts}")
+            given = np.asarray(asked).reshape(-1)
+            raise BadPolicy(f"step(layer={layer}): expert {given[bad - 1]} is not below {self.n_experts}")
         return self._plans[layer]
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
@@ -250,6 +224,7 @@ class Pool:
         counters = self.buffer.counters[None]
         for pool in range(self.n_pools):
             self.kernel.reset(self._address, pool, max(0, self.buffer.get("now")), 0, counters)
+        self.buffer.set(begun=False)
 
     # --- what is there ---
 
@@ -266,6 +241,7 @@ class Pool:
     @property
     def counters(self) -> dict[str, int]:
         """Counts of the live calls so far, with the present residents and rows in flight."""
+        self._begin()
         counts = self.buffer.counters.copy()
         for pool in range(self.n_pools):
             owner = self.buffer.field(pool, "owner")
@@ -278,16 +254,27 @@ class Pool:
 
     def residents(self, layer: int) -> list[int]:
         """The experts of a layer that can be hit now, ascending; rows still in flight are not among them."""
+        self._begin()
         land = self.buffer.field(0 if self._wide else layer, "land")
         first = layer * self.n_experts if self._wide else 0
         return [expert for expert in self.slots_of(layer) if land[first + expert] <= self._tick()]
 
     def slots_of(self, layer: int) -> dict[int, int]:
         """{expert: slot} of a layer's rows, in flight or landed."""
+        self._begin()
         owner = self.buffer.field(0 if self._wide else layer, "owner")
         first = layer * self.n_experts if self._wide else 0
         pairs = [(int(key) - first, slot) for slot, key in enumerate(owner) if first <= key < first + self.n_experts]
         return dict(sorted(pairs))
+
+    def unlisted(self, layer: int) -> bool:
+        """Whether initial rows are in the layer's pool that no plan has named yet: the next one of the pool does."""
+        return bool(self.buffer.pool_word(0 if self._wide else layer, "unlisted"))
+
+    def _begin(self) -> None:
+        """Initial rows are there before the first step, too."""
+        if self.buffer.get("now") == NONE and not self.buffer.get("begun") and any(keys for _, keys in self._initial):
+            self.kernel.begin_pools(self._address)
 
     def _tick(self) -> int:
         return self.buffer.get("now") * self.n_layers + self.buffer.get("last_layer")

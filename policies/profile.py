@@ -25,14 +25,20 @@ class Profile:
         return [int(key) for key in order if counts[key] > 0]
 
 
-def read_profile(path: str, n_layers: int, n_experts: int) -> Profile:
-    """Raises BadPolicy if the file is not a profile of a model of this shape."""
+def read_bytes(path: str) -> bytes:
+    """What the file holds; BadPolicy if there is none."""
     if Path(path).exists() and not Path(path).is_file():
         raise BadPolicy(f"profile {path!r} is not a file; make one with 'slotwise trace profile'")
     try:
-        data = json.loads(Path(path).read_text())
+        return Path(path).read_bytes()
     except OSError as error:
         raise BadPolicy(f"profile {path!r}: {error.strerror}; make one with 'slotwise trace profile'") from error
+
+
+def read_profile(path: str, text: bytes, n_layers: int, n_experts: int) -> Profile:
+    """The profile that `path` held. Raises BadPolicy if it is none of a model of this shape."""
+    try:
+        data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadPolicy(f"profile {path!r} is not JSON; make one with 'slotwise trace profile'") from error
     if not isinstance(data, dict) or data.get("format") != "slotwise.profile":

@@ -10,15 +10,17 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from .basis import outside
 from .errors import BadPolicy
 from .modifiers import MODIFIERS, Gate, Guard, Pin, settings
 from .policy import Policy
+from .profile import read_bytes
 
 MOST = 2**31  # parameters count steps, demands or experts; a seed has 64 bits
 
@@ -33,11 +35,19 @@ class PolicySpec:
     gate: Gate | None = None
     pin: Pin | None = None
 
+    @cached_property
+    def profiles(self) -> dict[str, bytes]:
+        """What the profiles named in the spelling hold, by path: read once, so what is replayed is what is hashed."""
+        paths = filter(None, (getattr(part, "profile", "") for part in (self.policy, self.pin)))
+        return {path: read_bytes(path) for path in paths}
+
+    @cached_property
     def files_sha256(self) -> str | None:
-        """What the files named in the spelling hold (a policy of one's own, profiles): None if there are none."""
-        names = [self.label.rpartition(":")[0]] if ".py:" in self.label else []
-        names += filter(None, (getattr(part, "profile", "") for part in (self.policy, self.pin)))
-        return sha256(b"\0".join(Path(name).read_bytes() for name in names)).hexdigest() if names else None
+        """What the policy's own file (as it was loaded, with what it imports) and profiles hold; None without any."""
+        program = getattr(sys.modules[type(self.policy).__module__], "__bytes__", None)
+        parts = [] if program is None else [program, outside(type(self.policy)).encode()]
+        parts += self.profiles.values()
+        return sha256(b"\0".join(parts)).hexdigest() if parts else None
 
     def __str__(self) -> str:
         parts = [_spelt(self.label, self.policy.settings())]
@@ -238,6 +248,7 @@ def _from_file(label: str) -> type[Policy]:
         raise BadPolicy(f"{label!r}: at most 8 parameters, each with a number or text as its default; see {bare}")
     if kind.priority is Policy.priority and not kind.keeps_order:
         raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
+    outside(kind)  # what it imports is taken down now, as it was loaded
     return kind
 
 
@@ -250,7 +261,7 @@ def _module(where: str, label: str) -> ModuleType:
     module_name = f"slotwise_file_{sha256(text).hexdigest()[:16]}"
     if module_name not in sys.modules:
         module = ModuleType(module_name)
-        module.__dict__.update(__file__=str(path), __text__=text.decode(errors="replace"))
+        module.__dict__.update(__file__=str(path), __text__=text.decode(errors="replace"), __bytes__=text)
         sys.modules[module_name] = module
         try:
             # not by the import system: its .pyc tells one edit from the next by the second

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotwise.policies import Pool, parse_call, parse_policy
+from slotwise.policies import PolicySpec, Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
 
 from .errors import BadOption
@@ -95,13 +96,21 @@ class Options:
     def spelt(self) -> Options:
         """The same with policy and predictor in canonical spelling (the predictor is `none` at width 0)."""
         name, values = parse_call(self.predictor)
+        spec = parse_policy(self.policy)
         call = f"{name}({', '.join(f'{k}={v}' for k, v in values.items())})" if values else name
-        return replace(
+        spelt = replace(
             self,
-            policy=str(parse_policy(self.policy)),
+            policy=str(spec),
             predictor=call if self.width else "none",
             accept=float(self.accept),
         )
+        spelt.__dict__["spec"] = spec
+        return spelt
+
+    @cached_property
+    def spec(self) -> PolicySpec:
+        """The policy with what its files held when they were read: edits during a run change neither run nor record."""
+        return parse_policy(self.policy)
 
     @classmethod
     def of(cls, **values: Any) -> Options:
@@ -112,6 +121,12 @@ class Options:
         if isinstance(values.get("failures"), str | Path):
             values["failures"] = read_failures(values["failures"])
         return cls(**values).spelt()
+
+    def but(self, **changes: Any) -> Options:
+        """The same with other values, and with the policy as it was read."""
+        changed = replace(self, **changes)
+        changed.__dict__["spec"] = self.spec
+        return changed
 
     def rows_of(self, trace) -> tuple[int, ...] | None:
         """Bytes of one row per layer: recorded ones, unless `row_bytes` says otherwise."""
@@ -135,12 +150,12 @@ class Options:
             "capacity_bytes": size.pool_bytes,
             "row_bytes": self.rows_of(trace),
         }
-        return Pool(self.policy, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
+        return Pool(self.spec, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
 
     def check(self, trace, size: Size) -> None:
         """Raises BadPolicy (Refused where the parts are right but not together) without opening pools."""
         check_together(
-            parse_policy(self.policy),
+            self.spec,
             contract=self.contract,
             overflow=self.overflow,
             prefill=self.prefill,
@@ -179,7 +194,7 @@ class Options:
                 out["capacity_bytes"] = size.capacity_bytes
             elif field.name not in UNRECORDED:
                 out[field.name] = getattr(self, field.name)
-        out["files_sha256"] = parse_policy(self.policy).files_sha256()
+        out["files_sha256"] = self.spec.files_sha256
         return out
 
 

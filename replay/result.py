@@ -13,7 +13,8 @@ class Result:
 
     identity and options say what ran; `counters` {name: int or None}, `by_layer` {name: [n_layers]}, `by_phase`
     {phase: {name: int}}, `by_request` {"request": [...], name: [...]}, `along` {"window_steps": int, "first_step":
-    [...], name: [...]}. Bytes are None where the row size is unknown, `pollution` without a shadow run.
+    [...], name: [...]}; the last three also count `tokens` (of verify steps, the accepted ones). Bytes are None where
+    the row size is unknown, `pollution` without a shadow run.
     """
 
     identity: dict[str, Any]

@@ -12,11 +12,11 @@ from .options import CHOICES, UNRECORDED, Options
 from .tally import NAMES
 
 FORMAT = b"slotwise.sweep"
-VERSION = b"1"
+VERSION = b"2"
 _OPTIONS = [name for name in Options.__dataclass_fields__ if name not in (*UNRECORDED, "slots")]
 _KEYED = (
     "trace",
-    "trace_sha256",
+    "content_sha256",
     "files_sha256",
     *_OPTIONS,
     "slots",
@@ -35,6 +35,13 @@ def option_key(row: dict[str, Any], *, window=None, pollution=None, hashed=None)
     return json.dumps(values)
 
 
+def whatever_the_files(key: str) -> str:
+    """The key without what the files of its policy held."""
+    values = json.loads(key)
+    del values[_KEYED.index("files_sha256")]
+    return json.dumps(values)
+
+
 def schema():
     """The file's columns and their types."""
     import pyarrow as pa
@@ -42,7 +49,7 @@ def schema():
     text, whole, real = pa.string(), pa.int64(), pa.float64()
     counts = [(name, whole) for name in NAMES]
     lists = [(name, pa.list_(whole)) for name in NAMES]
-    identity = [("trace", text), ("trace_sha256", text), ("model", text)]
+    identity = [("trace", text), ("trace_sha256", text), ("content_sha256", text), ("model", text)]
     identity += [(n, whole) for n in "n_layers n_experts top_k n_tokens n_steps n_requests n_tokens_counted".split()]
     kinds = {"accept": real, "policy": text, "predictor": text, **dict.fromkeys(CHOICES, text)}
     options = [(name, kinds.get(name, whole)) for name in _OPTIONS]
@@ -56,9 +63,12 @@ def schema():
     tail = [("token_cycle_bytes", whole), ("plan_sha256", text), ("seconds", real)]
     nested = [
         ("by_layer", pa.struct(lists)),
-        ("by_phase", pa.struct([("prefill", pa.struct(counts)), ("decode", pa.struct(counts))])),
-        ("by_request", pa.struct([("request", pa.list_(whole)), *lists])),
-        ("along", pa.struct([("window_steps", whole), ("first_step", pa.list_(whole)), *lists])),
+        ("by_phase", pa.struct([(phase, pa.struct([("tokens", whole), *counts])) for phase in ("prefill", "decode")])),
+        ("by_request", pa.struct([("request", pa.list_(whole)), ("tokens", pa.list_(whole)), *lists])),
+        (
+            "along",
+            pa.struct([("window_steps", whole), *((n, pa.list_(whole)) for n in ("first_step", "tokens")), *lists]),
+        ),
     ]
     metadata = {b"format": FORMAT, b"version": VERSION}
     return pa.schema(identity + options + counts + tail + nested, metadata=metadata)

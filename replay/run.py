@@ -103,7 +103,6 @@ class _Replayer:
             miss=options.miss,
         )
         self.last: np.ndarray | None = None  # (phase, request, window) of the step before
-        self.tokens = [0, 0]  # by phase; of verify steps, the accepted ones
         self.clock = 0
 
     def _plain_lru(self, pool) -> bool:
@@ -199,12 +198,9 @@ class _Replayer:
         else:
             self.tally.add(self.lane.advance(piece, workers), piece.labels)
         steps = len(piece.starts) - 1
-        low = piece.first_step - piece.block.first_step
-        prefill = piece.block.phase[low : low + steps] == 0
         sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
-        in_prefill = int(sizes.sum(where=prefill))
-        self.tokens[0] += in_prefill
-        self.tokens[1] += int(sizes.sum()) - in_prefill
+        tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)
+        self.tally.add_tokens(tokens, piece.labels)
 
     def result(self, seconds: float) -> Result:
         """Counts what is left in the pools and sums up."""
@@ -219,21 +215,30 @@ class _Replayer:
         layers[:, state] = tally.by_layer[:, :, state].sum(0)
         requests = sorted(tally.by_request)
         each = np.array([tally.by_request[r][phases].sum(0) for r in requests]).reshape(len(requests), len(NAMES))
+        tokens = tally.tokens_along.sum(1).tolist()
         identity = {
             "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "n_layers": trace.n_layers,
-            "n_experts": trace.n_experts, "top_k": trace.top_k, "n_tokens": sum(self.tokens), "n_steps": self.n_steps,
-            "n_requests": len(requests), "n_tokens_counted": sum(self.tokens[p] for p in phases),
+            "n_experts": trace.n_experts, "top_k": trace.top_k, "n_tokens": sum(tokens), "n_steps": self.n_steps,
+            "n_requests": len(requests), "n_tokens_counted": sum(tokens[p] for p in phases),
         }  # fmt: skip
         return Result(
             identity=identity,
             options=options.recorded(self.size),
             counters=named(layers.sum(0), hidden),
             by_layer=named(layers, hidden),
-            by_phase={name: named(tally.by_layer[i].sum(0), hidden) for i, name in enumerate(("prefill", "decode"))},
-            by_request={"request": requests, **named(each, hidden)},
+            by_phase={
+                name: {"tokens": tokens[i], **named(tally.by_layer[i].sum(0), hidden)}
+                for i, name in enumerate(("prefill", "decode"))
+            },
+            by_request={
+                "request": requests,
+                "tokens": [int(tally.tokens_by_request[r][phases].sum()) for r in requests],
+                **named(each, hidden),
+            },
             along={
                 "window_steps": self.window,
                 "first_step": list(range(0, self.n_steps, self.window)) or [0],
+                "tokens": tally.tokens_along[phases].sum(0).tolist(),
                 **named(tally.along[phases].sum(0), hidden),
             },
             token_cycle_bytes=trace.top_k * sum(rows) if rows else None,

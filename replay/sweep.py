@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,8 +15,9 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import kind_of
 
 from .errors import BadOption
+from .lock import held
 from .options import Options, check_workers
-from .rows import option_key, read_rows, write_rows
+from .rows import option_key, read_rows, whatever_the_files, write_rows
 from .run import run
 from .sizes import parse_slot_list
 
@@ -41,7 +40,8 @@ def sweep(
     """Replays every trace x policy x size x width, and writes one row each to the Parquet file `out`; returns its path.
 
     slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets. `options` are the other
-    fields of `Options`. Rows that `out` holds already are kept and not replayed again. A combination that a policy
+    fields of `Options`. Rows that `out` holds already are kept and not replayed again, but rows
+    of a policy whose own file or profile has been edited since give way to the new ones. A combination that a policy
     refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to `skipped`. Each
     finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
     """
@@ -63,18 +63,20 @@ def sweep(
     for trace in opened:
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")
-    with _journal(path) as journal:
+    path = path.resolve()  # a link stays one, and whoever writes what it leads to meets our lock
+    part = path.with_name(path.name + ".part")  # finished rows go there at once
+    with held(part, f"another sweep is writing {path}; wait for it, or choose another name") as journal:
         kept = {option_key(row): row for row in read_rows(path)}
         rows = kept | {option_key(row): row for row in _read_journal(journal)}
         todo: dict[str, tuple[Trace, Options]] = {}
-        reasons, order = [], dict.fromkeys(kept)  # what was there first, then in the order of the grid
+        reasons, asked = [], {}
         for trace, choice in grid:
             try:
                 key = _key(trace, choice)
             except Refused as error:
                 reasons.append(str(error))
                 continue
-            order[key] = None
+            asked[key] = None
             if key not in rows:
                 todo.setdefault(key, (trace, choice))
         if len(reasons) == len(grid):
@@ -84,42 +86,11 @@ def sweep(
                 skipped(reason)
         if todo:
             _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
-        write_rows([rows[key] for key in order | dict.fromkeys(rows)], path)
-        Path(journal.name).unlink()
-    return path
-
-
-@contextmanager
-def _journal(path: Path) -> Iterator[BinaryIO]:
-    """The file beside the result that finished rows go to at once; one sweep at a time may hold it."""
-    part = path.with_name(path.name + ".part")
-    with _locked(part, path) as journal:
-        try:
-            yield journal
-        finally:
-            if _is_at(part, journal) and part.stat().st_size == 0:
-                part.unlink()
-
-
-def _locked(part: Path, path: Path) -> BinaryIO:
-    """The open journal, locked: the very file of that name, not one that a sweep ended with between open and lock."""
-    while True:
-        journal = part.open("a+b")
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(part, journal):
-                return journal
-        except BlockingIOError:
-            journal.close()
-            raise BadOption(f"another sweep is writing {path}; wait for it, or choose another name") from None
-        journal.close()
-
-
-def _is_at(part: Path, journal: BinaryIO) -> bool:
-    try:
-        return os.path.samestat(part.stat(), os.fstat(journal.fileno()))
-    except FileNotFoundError:
-        return False
+        edited = {whatever_the_files(key) for key in asked}
+        order = kept | asked | rows  # what was there first, then in the order of the grid
+        write_rows([rows[key] for key in order if key in asked or whatever_the_files(key) not in edited], path)
+        part.unlink()
+    return Path(out)
 
 
 def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:
@@ -141,7 +112,7 @@ def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | N
 
 
 def _one(trace: Trace, choice: Options) -> dict[str, Any]:
-    return run(trace, choice, threads=1).to_row()
+    return run(trace, choice, threads=1).to_row() | {"content_sha256": trace.content_sha256}
 
 
 def _key(trace: Trace, choice: Options) -> str:
@@ -149,7 +120,7 @@ def _key(trace: Trace, choice: Options) -> str:
     size = choice.size(trace)
     choice.check(trace, size)
     return option_key(
-        {**choice.recorded(size), "trace": trace.name, "trace_sha256": trace.sha256},
+        {**choice.recorded(size), "trace": trace.name, "content_sha256": trace.content_sha256},
         window=choice.window_of(choice.source(trace)),
         pollution=choice.pollution,
         hashed=choice.plan_hash,
@@ -177,6 +148,7 @@ def _read_journal(journal: BinaryIO) -> list[dict[str, Any]]:
         try:
             row = json.loads(line)
             option_key(row)
+            row["content_sha256"]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadOption(f"{journal.name} line {number} is not a result; move it away to start anew") from error
         rows.append(row)

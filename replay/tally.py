@@ -21,6 +21,8 @@ class Tally:
         self.by_layer = np.zeros((2, n_layers, len(NAMES)), np.int64)
         self.along = np.zeros((2, n_windows, len(NAMES)), np.int64)
         self.by_request: dict[int, np.ndarray] = {}
+        self.tokens_along = np.zeros((2, n_windows), np.int64)  # of verify steps, the accepted ones
+        self.tokens_by_request: dict[int, np.ndarray] = {}
 
     def add(self, cells: np.ndarray, labels: np.ndarray, pollution: np.ndarray | None = None) -> None:
         """`cells` [n, n_layers, n_counters]; `labels` [n, 3] = (phase, request, window); `pollution` [n, n_layers]."""
@@ -41,6 +43,12 @@ class Tally:
             if request not in self.by_request:
                 self.by_request[request] = np.zeros((2, len(NAMES)), np.int64)
             self.by_request[request][phases[cell]] += flat[cell]
+
+    def add_tokens(self, tokens: np.ndarray, labels: np.ndarray) -> None:
+        """`tokens` [n] of the cells with these `labels`."""
+        np.add.at(self.tokens_along, (labels[:, 0], labels[:, 2]), tokens)
+        for (phase, request, _), count in zip(labels.tolist(), tokens.tolist(), strict=True):
+            self.tokens_by_request.setdefault(request, np.zeros(2, np.int64))[phase] += count
 
 
 def named(counts: np.ndarray, hidden: set[str]) -> dict:

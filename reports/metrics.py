@@ -33,12 +33,11 @@ def ratio(part: Any, whole: Any) -> Any:
 
 
 def tokens_of(c: Counters, row: Mapping[str, Any]) -> Any:
-    """Tokens that `c` covers: n_tokens_counted of a whole row, routed / (n_layers * top_k) of a part of one.
+    """Tokens that `c` covers: n_tokens_counted of a whole row, `tokens` of a phase, a request or a window of one.
 
-    A phase or a window has no token count of its own, but each token routes top_k experts on every layer. The two
-    agree unless the capture left layers of some tokens out.
+    In verify steps these are the accepted ones: the rows that were rejected were routed and demanded, and gave nothing.
     """
-    return row["n_tokens_counted"] if c is row else ratio(c["routed"], row["n_layers"] * row["top_k"])
+    return row["n_tokens_counted"] if c is row else c["tokens"]
 
 
 def hit_rate(c: Counters, tokens: Any = None) -> Any:

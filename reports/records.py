@@ -71,7 +71,7 @@ def split_records(rows: Iterable[Row], split: str) -> Iterator[dict[str, Any]]:
 
 
 def _parts(row: Row, split: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    counts, names = row[split], [*metrics.COUNTERS, *metrics.NULLABLE]
+    counts, names = row[split], ["tokens", *metrics.COUNTERS, *metrics.NULLABLE]
     if split == "by_phase":
         yield from ((phase, {name: c[name] for name in names if name in c}) for phase, c in counts.items())
         return

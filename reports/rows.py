@@ -12,7 +12,7 @@ from .errors import BadResult
 from .metrics import COUNTERS, NULLABLE
 
 Row = dict[str, Any]
-IDENTITY = {"trace": str, "trace_sha256": str, "model": str} | dict.fromkeys(
+IDENTITY = {"trace": str, "trace_sha256": str, "content_sha256": str, "model": str} | dict.fromkeys(
     ("n_layers", "n_experts", "top_k", "n_tokens", "n_tokens_counted", "n_steps", "n_requests"), int
 )
 OPTIONS = {
@@ -32,7 +32,7 @@ MAY_BE_NULL = {
     "token_cycle_bytes",
     *NULLABLE,
 }
-POSITIVE = {"n_layers", "n_experts", "top_k", "n_tokens", "verify_tokens", "horizon"}
+POSITIVE = {"n_layers", "n_experts", "top_k", "verify_tokens", "horizon"}
 NESTED = ("by_layer", "by_phase", "by_request", "along")
 SPLIT = ("demands", "hits", "misses")  # what must add up to the whole in every split
 MAX_ROWS, MAX_BYTES = 1_000_000, 8 << 30  # more than any sweep writes; a header that promises it is wrong
@@ -48,7 +48,7 @@ def read_rows(paths: Iterable[Path | str]) -> list[Row]:
     rows: dict[tuple, Row] = {}
     for path in paths:
         for row in _read(Path(path)):
-            key = tuple(row[name] for name in ("trace_sha256", "slots_by_layer", *OPTIONS))
+            key = tuple(row[name] for name in ("content_sha256", "slots_by_layer", *OPTIONS))
             seen = rows.setdefault(key, row)
             for name in COUNTERS:
                 if seen[name] != row[name]:
@@ -165,14 +165,14 @@ def _check_split(where: str, row: Row, split: str) -> None:
         found: list[Any] = [parts.get("prefill"), parts.get("decode")]
         if not all(isinstance(part, dict) for part in found):
             raise BadResult(f"{where}: by_phase must hold prefill and decode; no sweep result")
-        parts = {name: np.array([part.get(name) for part in found]) for name in COUNTERS}
+        parts = {name: np.array([part.get(name) for part in found]) for name in (*COUNTERS, "tokens")}
         n_parts = 2
     else:
         n_parts = row["n_layers"] if split == "by_layer" else len(parts[labels])
     step = parts.get("window_steps")
     if split == "along" and not (isinstance(step, int) and step > 0 and n_parts and parts[labels].dtype.kind in "iu"):
         raise BadResult(f"{where}: along must have first steps and a window of 1 step or more; no sweep result")
-    for name in COUNTERS:
+    for name in COUNTERS if split == "by_layer" else (*COUNTERS, "tokens"):
         values = parts.get(name)
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu" or len(values) != n_parts:
             raise BadResult(f"{where}: {split} does not have {n_parts} counts of {name}; no sweep result")

@@ -182,13 +182,13 @@ def sections(rows: Sequence[Row]) -> list[Section]:
     """One section per trace and setting, in file order. Traces of one name are told apart by their hash."""
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["trace_sha256"], *(row[name] for name in SETTING)), []).append(row)
+        groups.setdefault((row["content_sha256"], *(row[name] for name in SETTING)), []).append(row)
     out = []
     for key, members in groups.items():
         siblings = [other for other in groups if other[0] == key[0]]
         varying = [name for i, name in enumerate(SETTING, 1) if len({other[i] for other in siblings}) > 1]
         differs = {name: metrics.DASH if members[0][name] is None else members[0][name] for name in varying}
-        if any(row["trace"] == members[0]["trace"] and row["trace_sha256"] != key[0] for row in rows):
+        if any(row["trace"] == members[0]["trace"] and row["content_sha256"] != key[0] for row in rows):
             differs = {"sha256": key[0][:8]} | differs
         section = Section(members, differs)
         if not section.looks:
@@ -207,7 +207,7 @@ def size_of(row: Row) -> Size:
         return Size(sum(by_layer) / len(by_layer), n_bytes, f"{min(by_layer)}–{max(by_layer)}")
     if slots is not None:
         return Size(float(slots), n_bytes, str(slots))
-    if not n_bytes or not row["token_cycle_bytes"]:
+    if n_bytes is None or not row["token_cycle_bytes"]:
         raise BadResult(f"{row['file']} row {row['index']}: neither slots nor bytes of the pool; no sweep result")
     rows = n_bytes * row["n_layers"] * row["top_k"] / row["token_cycle_bytes"]
     return Size(rows / (1 if row["scope"] == "global" else row["n_layers"]), n_bytes, f"≈{rows:.0f}")

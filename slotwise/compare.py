@@ -62,7 +62,8 @@ def compare(
         The files of the report, the page first.
     """
     from slotwise.policies import parse_policy
-    from slotwise.replay import sweep
+    from slotwise.replay import BadOption, sweep
+    from slotwise.replay.lock import held
     from slotwise.reports import check_folder, write_report
     from slotwise.traces import Trace, open_trace
 
@@ -72,30 +73,48 @@ def compare(
         {"vram": _each(vram)} if vram else {"slots": _each(slots if isinstance(slots, int) else slots or SLOTS)}
     )
     asked = None if widths is None else sorted(set(_each(widths)))
-    question = {"traces": [trace.sha256 for trace in opened], "policies": spelt, "widths": asked, **sizes, **options}
+    question = {
+        "traces": [trace.content_sha256 for trace in opened],
+        "policies": spelt,
+        "widths": asked,
+        **sizes,
+        **options,
+    }
     question.pop("workers", None)
 
+    grid = [(trace, width, names) for trace in opened for width, names in _grid(trace, spelt, asked, options)]
+    if not grid:
+        raise BadOption(
+            f"widths {_each(widths)}: leave nothing to run of {', '.join(spelt)}; bounds run at width 0 alone, so add "
+            "that, or another policy"
+        )
     out_dir = Path(out_dir)
     results = out_dir / RESULTS
-    ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION]
+    lock = results.with_name(RESULTS + ".lock")
+    ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION, lock]
     ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
     check_folder(out_dir, ours, force=force)
     new_folder = not out_dir.exists()
-    _begin(question, ours)
-    try:
-        for trace in opened:
-            for width, names in _grid(trace, spelt, asked, options):
-                sweep(
-                    [trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes, **options
-                )
-    except BaseException:
-        if not any(path.exists() for path in ours[:2]):  # no row is there to go on with, so nothing is left behind
-            ours[2].unlink()
-            if new_folder:
-                out_dir.rmdir()
-        raise
+    out_dir.mkdir(parents=True, exist_ok=True)
     say = progress or (lambda *_: None)
-    return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
+    try:
+        with held(lock, f"another comparison is writing in {out_dir}; wait for it, or name another folder"):
+            _begin(question, ours)
+            try:
+                for trace, width, names in grid:
+                    sweep(
+                        [trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes,
+                        **options,
+                    )  # fmt: skip
+            except BaseException:
+                if not any(path.exists() for path in ours[:2]):  # no row to go on with, so nothing is left behind
+                    ours[2].unlink()
+                raise
+            return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
+    except BaseException:
+        if new_folder and not any(out_dir.iterdir()):
+            out_dir.rmdir()
+        raise
 
 
 def _each(one_or_more: Any) -> list[Any]:
@@ -138,7 +157,8 @@ def _grid(
 
 
 def _begin(question: dict[str, Any], ours: list[Path]) -> None:
-    """Makes the folder and clears it of rows that answer another question; rows that no `compare` wrote are refused."""
+    """Clears the folder of rows that answer another question; rows that no `compare` wrote are refused."""
+    from slotwise.replay.lock import held
     from slotwise.reports import BadResult
 
     results, part, note = ours[:3]
@@ -150,9 +170,9 @@ def _begin(question: dict[str, Any], ours: list[Path]) -> None:
     if note.exists() and not note.is_file():
         raise BadResult(f"{note}: is not a file, so `slotwise compare` did not write it; name another folder")
     if note.exists() and note.read_bytes() != text.encode():
-        results.unlink(missing_ok=True)
-        part.unlink(missing_ok=True)
-    note.parent.mkdir(parents=True, exist_ok=True)
+        with held(part, f"a sweep is writing {results}; wait for it, or name another folder") as journal:
+            results.unlink(missing_ok=True)
+            journal.truncate(0)
     note.write_text(text)  # cut short, it is another question: the worst that follows is a sweep from the start
 
 

@@ -215,12 +215,10 @@ def _row(
 
 def _hold_against_replay(trace: Trace, asked: Options, outcome: dict) -> None:
     """Raises RuntimeError unless a replay decides the same, tick for tick."""
-    from dataclasses import replace
-
     from slotwise.replay.failures import Failure
 
     failures = tuple(Failure(**failure) for failure in outcome["failures"])
-    law = replay_run(trace, replace(asked, plan_hash=True, failures=failures))
+    law = replay_run(trace, asked.but(plan_hash=True, failures=failures))
     wrong = {
         name: (law.counters[name], count)
         for name, count in outcome["counters"].items()

@@ -57,9 +57,9 @@ def test_json_is_one_object_with_exactly_these_names_and_nothing_else(trace):
     assert sorted(found["counters"]) == sorted(COUNTERS)
     assert sorted(found["by_layer"]) == sorted(COUNTERS)
     assert sorted(found["by_phase"]) == ["decode", "prefill"]
-    assert [sorted(found["by_phase"][phase]) for phase in ("decode", "prefill")] == [sorted(COUNTERS)] * 2
-    assert sorted(found["by_request"]) == sorted([*COUNTERS, "request"])
-    assert sorted(found["along"]) == sorted([*COUNTERS, "window_steps", "first_step"])
+    assert [sorted(found["by_phase"][phase]) for phase in ("decode", "prefill")] == [sorted([*COUNTERS, "tokens"])] * 2
+    assert sorted(found["by_request"]) == sorted([*COUNTERS, "request", "tokens"])
+    assert sorted(found["along"]) == sorted([*COUNTERS, "window_steps", "first_step", "tokens"])
     assert sorted(found["rates"]) == sorted(RATES)
 
 

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import slotwise
+from slotwise import BadOption
 from slotwise.cli.main import main
 from slotwise.compare import POLICIES, compare
 
@@ -99,6 +100,46 @@ def test_several_traces_and_budgets_in_bytes(trace, tmp_path):
     compare([trace, other], tmp_path / "out", policies=["lru"], vram=["12KB"], widths=[0])
     assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("lru", 3, 0)}
     assert (tmp_path / "out/report.html").read_text().count('class="chapter"') == 2
+
+
+@pytest.mark.parametrize("policies", [["lru"], ["lfu", "fifo"]], ids=["the same", "another"])
+def test_a_second_comparison_in_the_folder_is_refused_while_the_first_one_runs(trace, tmp_path, policies):
+    refusals = []
+
+    def meanwhile(done, total, what):
+        with pytest.raises(BadOption, match="another comparison is writing in") as refusal:
+            compare([trace], tmp_path / "out", policies=policies, slots=[5], widths=[0])
+        refusals.append(refusal)
+
+    compare([trace], tmp_path / "out", policies=["lru"], slots=[4, 5], widths=[0], progress=meanwhile)
+    assert refusals
+    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("lru", 5, 0)}
+    assert not list((tmp_path / "out").glob("*.lock"))
+
+
+def test_rows_that_a_sweep_is_writing_are_not_cleared_away(trace, tmp_path):
+    compare([trace], tmp_path / "out", policies=["lru"], slots=[4], widths=[0])
+
+    def meanwhile(done, total, what):
+        with pytest.raises(BadOption, match="a sweep is writing"):
+            compare([trace], tmp_path / "out", policies=["lfu"], slots=[4], widths=[0], force=True)
+
+    slotwise.sweep([trace], ["lru"], [5], out=tmp_path / "out/R.parquet", progress=meanwhile)
+    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("lru", 5, 0)}
+
+
+def test_where_no_combination_is_left_nothing_is_written(trace, tmp_path):
+    with pytest.raises(BadOption, match="leave nothing to run of opt; bounds run at width 0"):
+        compare([trace], tmp_path / "out", policies=["opt"], slots=[4], widths=[2])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_call_works_once_a_policy_was_edited(trace, tmp_path):
+    text = "from slotwise.policies.policy_lfu import Lfu\nclass Mine(Lfu):\n    name = 'mine'\n"
+    for more in ("", "    @staticmethod\n    def priority(p, key, at):\n        return p.heat[key]\n"):
+        (tmp_path / "mine.py").write_text(text + more)
+        compare([trace], tmp_path / "out", policies=["lru", f"{tmp_path / 'mine.py'}"], slots=[4], widths=[0])
+    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), (f"{tmp_path / 'mine.py'}:Mine", 4, 0)}
 
 
 # ---- the commands

@@ -1,5 +1,6 @@
 """The executor on the numpy backend: plans are the replay's, and no option changes a byte of the output."""
 
+import json
 import threading
 
 import numpy as np
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 import slotwise
 from slotwise.executor.backend import backends, make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
-from slotwise.executor.cold import RowLayout
+from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused
+from slotwise.executor.executor import Executor
+from slotwise.executor.store import HostStore
+from slotwise.policies import Pool
 from slotwise.replay.failures import Failure
 
 SIZES = (1, 1, 3, 1, 12, 2, 1, 1, 1, 2)
@@ -193,3 +197,20 @@ def test_a_closed_executor_leaves_no_thread():
     before = {thread.name for thread in threading.enumerate()}
     carry_out(Model(), Model().trace([1, 1]), width=2)
     assert {thread.name for thread in threading.enumerate()} == before
+
+
+def test_initial_rows_of_a_layer_that_is_called_late_are_copied_by_then(tmp_path):
+    """Layer 1 is skipped in the first step; its two rows are resident from the start, and bytes from its first call."""
+    profile = {"format": "slotwise.profile", "version": 1, "traces": [], "counts": [[3, 2, 0, 0, 0, 0, 0, 0]] * 3}
+    (tmp_path / "p.json").write_text(json.dumps(profile))
+    model, backend, x = Model(), make_backend("numpy"), np.ones((1, 32), np.float32)
+    ids, weights = np.array([[0, 1]], np.uint8), np.ones((1, 2), np.float32)
+    with ColdChain(1) as chain:
+        store = HostStore([model.layout] * 3, 8, backend).fill(7, chain)
+        pool = Pool(f"static(profile={tmp_path / 'p.json'})", n_layers=3, n_experts=8, slots=2, full=True)
+        with Executor(pool, store, backend, chain, top_k=2, headroom_bytes=0) as executor:
+            for layer, copied in ((0, 2), (2, 4), (0, 4), (1, 6)):
+                executor.forward(layer, x, ids, weights)
+                executor.audit()
+                assert executor.transfers.n_copies == copied
+                assert pool.residents(1) == [0, 1]

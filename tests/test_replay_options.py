@@ -114,6 +114,18 @@ def test_verify_steps_carry_the_tokens_that_a_draft_guessed():
     assert (never.identity["n_steps"], never.identity["n_tokens"], never.counters["routed"]) == (5, 5, 9)
 
 
+def test_tokens_of_phases_requests_and_windows_are_those_that_verify_steps_accepted():
+    """Six decode tokens of two requests in steps of up to three rows, of which one is accepted: six tokens, not 12."""
+    trace = slotwise.Trace.from_arrays(
+        np.zeros((7, 1, 1), int), n_experts=2, request=[0, 0, 0, 0, 1, 1, 1], phase=[0, 1, 1, 1, 1, 1, 1]
+    )
+    run = slotwise.replay(trace, slots=1, verify_tokens=3, accept=0, window=4)
+    assert run.counters["routed"] == 1 + (3 + 2 + 1) + (3 + 2 + 1)
+    assert [run.by_phase[phase]["tokens"] for phase in ("prefill", "decode")] == [1, 6]
+    assert (run.by_request["tokens"], run.along["tokens"]) == ([4, 3], [4, 3])
+    assert slotwise.replay(trace, slots=1, verify_tokens=3, accept=0, phase="decode").by_request["tokens"] == [3, 3]
+
+
 @pytest.mark.parametrize("how", [{}, {"width": 3}, {"width": 2, "scope": "global"}])
 def test_the_number_of_threads_changes_nothing(mixed, how):
     one, two = (slotwise.replay(mixed, "lfru+guard", 6, plan_hash=True, threads=n, **how) for n in (1, 2))

@@ -56,10 +56,10 @@ def test_rates_work_on_columns_too():
     assert math.isnan(metrics.hit_rate(by_layer)[2])
 
 
-def test_tokens_of_a_part_are_its_routed_pairs_over_layers_and_ranks():
+def test_tokens_of_a_part_are_its_own_not_its_routed_pairs():
     row = {"n_tokens_counted": 100, "n_layers": 3, "top_k": 2, "routed": 590}
     assert tokens_of(row, row) == 100
-    assert tokens_of({"routed": 60}, row) == 10
+    assert tokens_of({"routed": 60, "tokens": 7}, row) == 7
 
 
 def test_fewer_misses_and_what_the_bound_misses_too():

@@ -88,7 +88,8 @@ def make_row(
     whole = {name: int(value.sum()) for name, value in cells.items()} | dict.fromkeys(set(NULLABLE) - set(cells))
     windows = {"window_steps": steps_per_window, "first_step": list(range(0, n_steps, steps_per_window))}
     identity = {
-        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "model": "toy-moe", "n_layers": n_layers,
+        "trace": trace, "trace_sha256": f"{zlib.crc32(trace.encode()):064x}", "content_sha256": f"{trace:x>64}",
+        "model": "toy-moe", "n_layers": n_layers,
         "n_experts": n_experts, "top_k": top_k, "n_tokens": n_steps, "n_tokens_counted": n_steps, "n_steps": n_steps,
         "n_requests": n_windows // 2, "slots_asked": str(slots), "slots_by_layer": None, "plan_sha256": None,
         "seconds": 0.01,
@@ -98,12 +99,12 @@ def make_row(
     splits = {
         "by_layer": split(lambda value: value.sum(1)),
         "by_phase": {
-            "prefill": split(lambda value: value[:, :cut].sum()),
-            "decode": split(lambda value: value[:, cut:].sum()),
+            "prefill": {"tokens": steps_per_window * cut} | split(lambda value: value[:, :cut].sum()),
+            "decode": {"tokens": n_steps - steps_per_window * cut} | split(lambda value: value[:, cut:].sum()),
         },
-        "by_request": {"request": list(range(n_windows // 2))}
+        "by_request": {"request": list(range(n_windows // 2)), "tokens": [2 * steps_per_window] * (n_windows // 2)}
         | split(lambda value: value.reshape(n_layers, -1, 2).sum((0, 2))),
-        "along": windows | split(lambda value: value.sum(0)),
+        "along": windows | {"tokens": [steps_per_window] * n_windows} | split(lambda value: value.sum(0)),
     }
     return row | whole | {"residents": int(held[:, -1].sum())} | identity | splits
 
@@ -112,7 +113,7 @@ def emptied(row: Any) -> Any:
     """`row` with every count, whole and split, at nought: what `--phase decode` reports of a trace without decode."""
     if isinstance(row, dict):
         kept = {"request", "first_step", "window_steps"}
-        counts = {*COUNTERS, *NULLABLE, "by_layer", "by_phase", "by_request", "along", "prefill", "decode"}
+        counts = {*COUNTERS, *NULLABLE, "tokens", "by_layer", "by_phase", "by_request", "along", "prefill", "decode"}
         return {k: v if k in kept or k not in counts or isinstance(v, str) else emptied(v) for k, v in row.items()}
     return [0] * len(row) if isinstance(row, list) else 0 if row is not None else None
 

@@ -149,7 +149,7 @@ def test_settings_and_traces_are_never_mixed(tmp_path):
 
 
 def test_two_traces_of_one_name_are_told_apart(tmp_path):
-    rows = [make_row("lru", 4), make_row("lru", 4) | {"trace_sha256": "ab" * 32}]
+    rows = [make_row("lru", 4), make_row("lru", 4) | {"content_sha256": "ab" * 32}]
     found = sections(read_rows([write_rows(tmp_path / "r.parquet", rows)]))
     assert found[1].title == "toy, sha256 abababab"
     assert found[0].title != found[1].title

@@ -54,7 +54,8 @@ def test_every_row_is_what_a_replay_of_its_own_says(trace, out):
     assert slotwise.sweep([trace], **GRID, out=out, plan_hash=True, window=20) == out
     how = {"plan_hash": True, "window": 20}
     singles = [
-        slotwise.replay(trace, policy, slots, width=width, **how).to_row() | {"seconds": None}
+        slotwise.replay(trace, policy, slots, width=width, **how).to_row()
+        | {"seconds": None, "content_sha256": trace.content_sha256}
         for policy in GRID["policies"] for slots in ("2", "50%") for width in (0, 2)
     ]  # fmt: skip
     assert rows(out) == singles
@@ -65,7 +66,7 @@ def test_the_file_says_what_it_is_and_nothing_is_left_beside_it(trace, out):
     slotwise.sweep([trace], ["lru"], [2], out=out)
     schema = pq.read_schema(out)
     assert schema.metadata[b"format"] == b"slotwise.sweep"
-    assert schema.metadata[b"version"] == b"1"
+    assert schema.metadata[b"version"] == b"2"
     assert {str(schema.field(name).type) for name in ("hits", "slots", "bytes_moved", "token_cycle_bytes")} == {"int64"}
     assert str(schema.field("seconds").type) == str(schema.field("accept").type) == "double"
     assert [path.name for path in out.parent.iterdir()] == [out.name]

@@ -16,6 +16,7 @@ from .errors import BadTrace
 def beside(path: Path) -> Iterator[Path]:
     """A temporary name in the folder of `path`: renamed to `path` at the end, removed if the body fails."""
     check_target(path)
+    path = path.resolve()  # a link stays one: what it leads to is replaced
     temporary = path.with_name(f".{path.name[:32]}.{os.getpid()}.tmp")
     try:
         yield temporary

@@ -123,6 +123,22 @@ class Trace:
             whole.update(sha256(self.layer(layer).data).digest())
         return whole.hexdigest()
 
+    @cached_property
+    def content_sha256(self) -> str:
+        """The identity of all that a replay reads: ids (`sha256`), shape, row sizes, steps and predictions."""
+        from hashlib import sha256
+
+        whole = sha256(repr((self.n_layers, self.n_experts, self.top_k, self.row_bytes)).encode())
+        for name in ("request", "step", "phase"):
+            whole.update(sha256(self.rows(name)[name].data).digest())
+        whole.update(self.sha256.encode())
+        for horizon in self.horizons:
+            whole.update(f"h{horizon}".encode())
+            for layer in range(horizon, self.n_layers):
+                ids = self.read(f"predicted.h{horizon}", 0, self.n_tokens, range(layer, layer + 1))
+                whole.update(sha256(ids.data).digest())
+        return whole.hexdigest()
+
     def __repr__(self) -> str:
         ahead = f", {self.predicted_width} predicted" if self.predicted_width else ""
         return (

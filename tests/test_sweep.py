@@ -79,6 +79,14 @@ def test_sizes_are_counts_fractions_ranges_and_budgets_and_none_runs_twice(trace
     ]  # fmt: skip
 
 
+def test_budgets_may_be_a_list_in_one_word(trace, out):
+    counted = []
+    slotwise.sweep(trace, "lru", vram="16KB,32KB", out=out, counted=lambda *counts: counted.append(counts))
+    slotwise.sweep(trace, "lru", vram=["16KB", "48KB"], out=out, counted=lambda *counts: counted.append(counts))
+    assert [row["slots_asked"] for row in shown(out)] == ["16KB", "32KB", "48KB"]
+    assert counted == [(2, 0), (1, 2)]
+
+
 def test_several_traces_share_one_file(trace, out):
     assert ran(trace, tiny(name="other"), out=out, slots=2) == 2
     assert shown(out) == [("toy", "lru", "2", 0), ("other", "lru", "2", 0)]
@@ -277,12 +285,13 @@ def test_the_command_says_where_the_file_is_what_was_left_out_and_what_to_do_nex
     demanding(0, 1, 0, n_layers=2).save(tmp_path / "t.parquet")
     grid = ["t.parquet", "--policy", "opt", "--policy", "lru", "--slots", "1,50%", "--width", "0,1"]
     done = command("sweep", *grid, "--predictor", "oracle", "-o", "r.parquet", cwd=tmp_path)
-    assert done.stdout == "r.parquet; next: slotwise report r.parquet -o report\n"
+    assert done.stdout == "r.parquet: 6 new, 0 kept; next: slotwise report r.parquet -o report\n"
     assert done.stderr.startswith("slotwise: left out: opt bounds runs without prefetch")
     assert done.stderr.count("\n") == 1
     assert len(shown(tmp_path / "r.parquet")) == 6
     again = command("sweep", *grid, "--predictor", "oracle", "-o", "r.parquet", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout)["output"] == "r.parquet"
+    told = json.loads(again.stdout)
+    assert (told["output"], told["new"], told["kept"]) == ("r.parquet", 0, 6)
     assert "opt bounds" in json.loads(again.stdout)["skipped"][0]
 
 

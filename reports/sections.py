@@ -178,7 +178,7 @@ class Section:
     def budget(self, size: Size) -> str:
         """The VRAM that was asked for, as it was written; empty if slots were."""
         asked = next((row["slots_asked"] for key, row in self.at.items() if key.size == size), None) or ""
-        return "" if re.fullmatch(r"[0-9.]+%?", asked) and asked.rstrip("%") else asked
+        return "" if re.fullmatch(r"[0-9.%, ]+", asked) else asked
 
     @property
     def title(self) -> str:

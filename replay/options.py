@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -33,7 +34,7 @@ class Options:
     """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` is for traces without."""
 
     policy: str = "lru"
-    slots: str | int | None = None
+    slots: str | int | Sequence[str | int] | None = None
     vram: str | int | None = None
     width: int = 0
     predictor: str = "trace"

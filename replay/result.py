@@ -69,8 +69,9 @@ class Result:
             got = "as many rows as fit, for they differ in size"
         else:
             got = f"{slots} slots {'per layer' if options['scope'] == 'layer' else 'in all'}"
+        unknown = "rows differ in size" if self.token_cycle_bytes else "row size unknown"
         asked = "" if options["slots_asked"] == str(slots) else f" (asked for: {options['slots_asked']})"
-        return f"pools{asked}: {got}; " + (f"{_size(n_bytes)} of VRAM" if n_bytes is not None else "row size unknown")
+        return f"pools{asked}: {got}; " + (f"{_size(n_bytes)} of VRAM" if n_bytes is not None else unknown)
 
     def __repr__(self) -> str:
         c, rates = self.counters, self.rates

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numba.core.errors import NumbaError
 
 from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
-from .errors import BadPolicy, not_compiled
+from .errors import BadPolicy
 from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
+from .own import blame
 from .plan import Plan
 from .profile import read_profile
 from .spelling import PolicySpec, parse_policy
@@ -213,8 +213,9 @@ class Pool:
                 bad = self._step(self._address, layer, ids, 1)
             else:
                 bad = self._step(self._address, layer, ids.reshape(-1), ids.shape[0])
-        except NumbaError as error:
-            raise not_compiled(self.spec, error) from error
+        except Exception as error:  # a user's policy may raise anything
+            blame(self.spec, error)
+            raise
         if bad:
             raise BadPolicy(f"step(layer={layer}): expert {ids.reshape(-1)[bad - 1]} is not below {self.n_experts}")
         return self._plans[layer]
@@ -233,7 +234,11 @@ class Pool:
             layer = check_whole("layer", layer, 0, self.n_layers - 1)
         n_tokens = 1 if ids.ndim == 1 else ids.shape[0]
         if n_tokens <= self._words["batch_gate"]:
-            self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
+            try:
+                self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
+            except Exception as error:  # as in `step`
+                blame(self.spec, error)
+                raise
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)
         return self._plans[layer]

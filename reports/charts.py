@@ -135,11 +135,15 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
     top.spines["top"].set_visible(False)
     if all(size.pool_bytes is None for size in sizes):
         top.set_xticks([])
-        why = "rows differ in size" if section.first["token_cycle_bytes"] else "row size unknown"
-        top.set_xlabel(f"pool VRAM: {why}", fontsize=8, color=LIGHT["muted"])
+        top.set_xlabel(no_vram(section), fontsize=8, color=LIGHT["muted"])
         return
     top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 8), fontsize=8)
     top.set_xlabel("pool VRAM, all layers together", fontsize=8)
+
+
+def no_vram(section: Section) -> str:
+    """Why no bytes stand at the sizes: rows may be of known but different sizes, in a pool of slots for any of them."""
+    return f"pool VRAM: {'rows differ in size' if section.first['token_cycle_bytes'] else 'row size unknown'}"
 
 
 def _fitting(labels: Sequence[str], places: Sequence[float], points: float) -> list[str]:

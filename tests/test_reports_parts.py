@@ -10,7 +10,9 @@ import pytest
 from test_reports_rows import emptied, make_grid, make_row, write_rows
 
 from slotwise.reports import BadResult, write_report
+from slotwise.reports.charts import no_vram
 from slotwise.reports.rows import OPTIONS
+from slotwise.reports.sections import Section
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 FIGURES = set(
@@ -173,17 +175,18 @@ def test_the_splits_carry_what_was_asked_which_trace_and_whatever_else_differs(t
         ([make_row("lru+gate", n) for n in (4, 8)], "slots stay free although there are misses", "larger than this"),
         ([make_row("lru", n) for n in (4, 8)], "One that never fills is larger than this trace", "slots stay free"),
         ([make_row(p, 4, phase="decode") for p in ("lru", "opt")], "opt over the whole run", "bound without prefetch"),
-        (
-            [make_row("lru", n, scope="global", row_bytes=9) | {"capacity_bytes": None} for n in (4, 8)],
-            "rows differ in size",
-            "unknown",
-        ),
     ],
 )
 def test_captions_hold_for_what_was_run(tmp_path, rows, said, unsaid):
     _, page = report(tmp_path, rows)
     assert said in page.text
     assert unsaid not in page.text
+
+
+def test_rows_of_known_but_unequal_size_are_not_called_unknown():
+    section = Section([make_row("lru", 4) | {"token_cycle_bytes": 900, "capacity_bytes": None}])
+    assert no_vram(section) == "pool VRAM: rows differ in size"
+    assert no_vram(Section([make_row("lru", 4)])) == "pool VRAM: row size unknown"
 
 
 BUDGETS = (("1KiB", 900), ("2KiB", 1900))

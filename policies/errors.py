@@ -7,3 +7,7 @@ class BadPolicy(ValueError):
 
 class Refused(BadPolicy):
     """Each part is right, but not together: a sweep leaves such a configuration out."""
+
+
+class PolicyWarning(UserWarning):
+    """Something about a pool that its maker should know."""

@@ -7,10 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
+from .checks import check_choice, check_slots, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
 from .errors import BadPolicy
-from .layout import COUNTERS, FOREVER, NEVER, NONE, SHARED, Buffer
+from .layout import COUNTERS, NONE, Buffer
+from .opening import opened
 from .own import blame
 from .plan import Plan
 from .profile import read_profile
@@ -23,10 +24,23 @@ MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is 
 class Pool:
     """The pools of all layers under one policy (scope `layer`), or the one pool of all layers (scope `global`).
 
-    policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec. slots: per pool (scope global: of the
-    whole pool); one number, or one per layer. `capacity_bytes` in its place makes a pool of bytes, for rows of
-    unequal size (`row_bytes`, one per layer). lag_demand, lag_prefetch: ticks that a load takes beyond its own.
-    max_loads: loads a tick and pool may start. Raises BadPolicy for a combination that cannot be.
+    Args:
+        policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec.
+        n_layers, n_experts: MoE layers of the model, experts of each.
+        slots: per pool (scope global: of the whole pool); one number, or one per layer. 0 holds nothing.
+        scope: "layer", a pool per layer, or "global", one pool for all.
+        contract: "event", a tick at once, or "sequential", one expert after the other (the textbook form).
+        lag_demand, lag_prefetch: ticks that a load takes beyond its own.
+        max_loads: loads a tick and pool may start; None is no cap.
+        overflow: a tick that demands more than fits: "bypass" the surplus, or "exceed" the pool and trim later.
+        prefill: steps of more than `batch_gate` tokens follow the same rules ("cached"), or pass by ("stream").
+        batch_gate: the largest step, in tokens, that looks ahead.
+        width: predictions per token considered; None is all that `prefetch` gets.
+        capacity_bytes: in place of `slots`: bytes of each pool, for rows of unequal size.
+        row_bytes: bytes of one row, one number or one per layer; a pool of bytes needs them.
+        future, record, look, full, plain: internal, for replay: what the compiled kernel can do without.
+
+    Raises BadPolicy for a number or a combination that cannot be.
     """
 
     def __init__(
@@ -35,7 +49,7 @@ class Pool:
         *,
         n_layers: int,
         n_experts: int,
-        slots: int | Sequence[int] = 0,
+        slots: int | Sequence[int] | None = None,
         scope: str = "layer",
         contract: str = "event",
         lag_demand: int = 0,
@@ -77,7 +91,7 @@ class Pool:
         in_bytes = capacity_bytes is not None
         n_pools = 1 if self._wide else n_layers
         keys = n_experts * (n_layers if self._wide else 1)
-        self.slots = [min(each, keys) for each in check_wholes("slots", slots, n_pools, 0, 2**63)]
+        self.slots = check_slots(slots, capacity_bytes, n_pools, keys)
         self._row_bytes = check_wholes("row_bytes", 1 if row_bytes is None else row_bytes, n_layers, 1, MOST_BYTES)
         self.capacity_bytes = check_whole("capacity_bytes", capacity_bytes, 0, MOST_BYTES) if in_bytes else None
         if in_bytes and row_bytes is None:
@@ -132,41 +146,10 @@ class Pool:
     @cached_property
     def buffer(self) -> Buffer:
         """The memory of the pools, opened cold."""
-        n_pools = self.n_pools
-        buffer = Buffer(n_layers=self.n_layers, n_experts=self.n_experts, n_pools=n_pools, n_slots=self._n_slots)
-        guard, gate = self.spec.guard, self.spec.gate
-        buffer.set(**self._words)
-        if guard:
-            buffer.set(guard=True, guard_warm=guard.warm, guard_counts=guard.counts)
-            buffer.head.view(np.float64)[SHARED.index("guard_ratio")] = guard.ratio
-        if gate:
-            buffer.set(gate=True, gate_window=gate.window, gate_admit=gate.admit)
-        for at, value in enumerate(vars(self.spec.policy).values(), SHARED.index("parameter0")):
-            if isinstance(value, float):
-                buffer.head.view(np.float64)[at] = value
-            elif isinstance(value, int):
-                buffer.head[at] = np.uint64(value & 0xFFFFFFFFFFFFFFFF).astype(np.int64)
-        buffer.row_bytes[:] = self._row_bytes
-        for pool, (pinned, initial) in enumerate(self._initial):
-            capacity = self.slots[pool] if self.capacity_bytes is None else self.capacity_bytes
-            fitting = self._fitting(initial, capacity)
-            pinned = [key for key in pinned if key in fitting]
-            ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
-            buffer.set_pool(pool, capacity=capacity, loads_tick=-1, n_initial=len(initial), **ages)
-            buffer.field(pool, "initial")[: len(initial)] = initial
-            buffer.field(pool, "pinned")[pinned] = 1
-            buffer.field(pool, "busy")[pinned] = FOREVER
-        return buffer
-
-    def _fitting(self, keys: list[int], capacity: int) -> set[int]:
-        """Those of the keys for which there is room, taken in order."""
-        room, fitting = capacity, set()
-        for key in keys:
-            size = 1 if self.capacity_bytes is None else self._row_bytes[key // self.n_experts if self._wide else 0]
-            if size <= room:
-                room -= size
-                fitting.add(key)
-        return fitting
+        return opened(
+            self.spec, self._words, self._initial, n_layers=self.n_layers, n_experts=self.n_experts,
+            n_slots=self._n_slots, slots=self.slots, capacity_bytes=self.capacity_bytes, row_bytes=self._row_bytes,
+        )  # fmt: skip
 
     def open(self) -> None:
         """Makes kernel and memory now: threads that met them first would each make their own (no lock since 3.12)."""

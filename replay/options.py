@@ -127,7 +127,7 @@ class Options:
         }
         arguments |= {
             "future": True,
-            "slots": size.slots,
+            "slots": size.slots if size.pool_bytes is None else None,
             "capacity_bytes": size.pool_bytes,
             "row_bytes": self.rows_of(trace),
         }

@@ -138,8 +138,9 @@ def _summary_of(mark: Path) -> dict[str, Any]:
         summary = json.loads(mark.read_bytes()) if mark.is_file() else None
     except (ValueError, RecursionError):
         return {}
-    ours = isinstance(summary, dict) and summary.get("format") == "slotwise.report"
-    return summary if ours and isinstance(summary.get("files"), list) else {}
+    if not isinstance(summary, dict) or summary.get("format") != "slotwise.report":
+        return {}
+    return summary if isinstance(summary.get("files"), list) else {}
 
 
 def _sections_of(summary: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from .options import numbers
-from .progress import resumable, working
+from .progress import beside, resumable, working
 from .report import show
 
 
@@ -53,6 +53,6 @@ def command(traces, output, policies, slots, vram, widths, force, as_json, **opt
     with resumable(Path(output) / RESULTS), working() as progress:
         page = compare(
             traces, output, policies=policies, slots=slots, vram=vram, widths=wide, force=force,
-            progress=progress, skipped=lambda why: click.echo(f"slotwise: left out: {why}", err=True), **options,
+            progress=progress, skipped=lambda why: beside(f"slotwise: left out: {why}"), **options,
         )[0]  # fmt: skip
     show(page, as_json)

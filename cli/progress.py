@@ -7,6 +7,11 @@ from pathlib import Path
 import click
 
 
+def beside(line: str) -> None:
+    """A line on stderr, on its own: a bar that is there moves down. (click would write past the bar's stderr.)"""
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def working():
     """A progress bar on stderr where stderr is a terminal; yields a function of (done, total, what)."""

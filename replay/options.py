@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 
 from slotwise.policies import Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
+from slotwise.traces.errors import warn_caller
 
-from .errors import BadOption
+from .errors import BadOption, ReplayWarning
 from .sizes import Size, resolve
 
 CHOICES = {
@@ -177,6 +178,12 @@ class Options:
                 out[field.name] = getattr(self, field.name)
         out["files_sha256"] = parse_policy(self.policy).files_sha256()
         return out
+
+
+def warn_idle(predictor: Any, widths: Iterable[int]) -> None:
+    """Warns of a predictor that is named where nothing is predicted."""
+    if isinstance(predictor, str) and predictor not in ("trace", "none") and not any(widths):
+        warn_caller(f"predictor {predictor}: at width 0 nothing is predicted; give a width, such as 4", ReplayWarning)
 
 
 def check_workers(name: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from slotwise.traces.errors import warn_caller
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
-from .options import Options, check_workers
+from .options import Options, check_workers, warn_idle
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
@@ -38,6 +38,7 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: Any = None, **
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
     check_workers("threads", threads)
+    warn_idle(options.get("predictor"), [options.get("width", 0)])
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 

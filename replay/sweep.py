@@ -17,11 +17,12 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import kind_of
 
 from .errors import BadOption
-from .options import Options, check_workers
+from .options import Options, check_workers, warn_idle
 from .rows import option_key, read_rows, write_rows
 from .run import run
 from .sizes import parse_slot_list
 
+FOREIGN = (".csv", ".json", ".html", ".md", ".txt", ".npz", ".png")  # endings that say what a result is not
 Progress = Callable[[int, int, str], None]
 
 
@@ -51,7 +52,8 @@ def sweep(
     check_workers("workers", workers)
     traces = [traces] if isinstance(traces, (str, Path, Trace)) else traces
     policies = [policies] if isinstance(policies, str) else policies
-    widths = [widths] if isinstance(widths, int) else widths
+    widths = [widths] if isinstance(widths, int) else list(widths)
+    warn_idle(options.get("predictor"), widths)
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = list_sizes(slots, vram)
     grid = [
@@ -62,6 +64,8 @@ def sweep(
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
     if not path.name or kind_of(path) not in ("", "file") or not path.parent.is_dir():
         raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
+    if path.suffix in FOREIGN:
+        raise BadOption(f"{path}: a result is a Parquet file, not {path.suffix}; name it {path.stem}.parquet")
     for trace in opened:
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")

@@ -79,6 +79,7 @@ def compare(
     names = [trace.name for trace in opened]
 
     grid = [(trace, width, names) for trace in opened for width, names in _grid(trace, spelt, asked, options)]
+    predicting = any(width for _, width, _ in grid)
     overall = _Overall(progress, sum(len(names) for _, _, names in grid), list_sizes(**sizes))
     out_dir = Path(out_dir)
     results = out_dir / RESULTS
@@ -90,7 +91,8 @@ def compare(
     try:
         for trace, width, names in grid:
             overall.begin(names)
-            sweep([trace], names, widths=[width], out=results, progress=overall, skipped=skipped, **sizes, **options)
+            how: dict[str, Any] = options if width or not predicting else options | {"predictor": "none"}
+            sweep([trace], names, widths=[width], out=results, progress=overall, skipped=skipped, **sizes, **how)
     except BaseException:
         if not any(path.exists() for path in ours[:2]):  # no row is there to go on with, so nothing is left behind
             ours[2].unlink()

@@ -1,20 +1,28 @@
 """`slotwise compare`: from a trace to a report, in one go."""
 
+from pathlib import Path
+
 import click
 
 from .options import numbers
-from .progress import working
+from .progress import beside, resumable, working
 from .report import show
 
 
 @click.command(name="compare", epilog="Example: slotwise compare sample -o report")
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the report: new, empty, or of a report.")
-@click.option("--policy", "policies", multiple=True, metavar="P", help="A policy to compare; may be repeated.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="P",
+    help="A policy to compare; may be repeated. lru and the bound opt run too, at width 0.",
+)
 @click.option(
     "--slots", multiple=True, metavar="LIST", help="Pool sizes: 32, 25%, 8,16,32 or 8:128:8; may be repeated."
 )
-@click.option("--vram", multiple=True, metavar="SIZE", help="Pool sizes as VRAM, such as 8GiB; may be repeated.")
+@click.option("--vram", multiple=True, metavar="SIZE", help="Pool sizes as VRAM: 8GiB, or 4GiB,8GiB; may be repeated.")
 @click.option(
     "--width", "widths", metavar="LIST", help="Look-ahead widths, such as 0,4. [default: 0, and 4 if predicted]"
 )
@@ -28,7 +36,9 @@ from .report import show
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say.")
 @click.option("--steps", type=click.IntRange(1), help="Replay the first N steps only.")
 @click.option("--workers", type=click.IntRange(1), help="Replays at once. [default: all cores]")
-@click.option("--force", is_flag=True, help="Write into a folder that holds other files, too. They stay.")
+@click.option(
+    "--force", is_flag=True, help="Write into a folder of other files (they stay) or another report (it goes)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object and nothing else.")
 def command(traces, output, policies, slots, vram, widths, force, as_json, **options):
     """Replay eviction policies and look-ahead widths on traces, and write a report on who wins, where and by how much.
@@ -36,13 +46,13 @@ def command(traces, output, policies, slots, vram, widths, force, as_json, **opt
     T is a trace file in any known format, or 'sample'. The rows behind the report stay in DIR as R.parquet; the same
     call goes on where an interrupted one stopped.
     """
-    from slotwise.compare import compare
+    from slotwise.compare import RESULTS, compare
 
     options = {name: value for name, value in options.items() if value is not None}
     wide = None if widths is None else numbers(widths, "width")
-    with working() as progress:
+    with resumable(Path(output) / RESULTS), working() as progress:
         page = compare(
             traces, output, policies=policies, slots=slots, vram=vram, widths=wide, force=force,
-            progress=progress, skipped=lambda why: click.echo(f"left out: {why}", err=True), **options,
+            progress=progress, skipped=lambda why: beside(f"slotwise: left out: {why}"), **options,
         )[0]  # fmt: skip
     show(page, as_json)

@@ -15,6 +15,7 @@ import click
 import slotwise
 
 from .memory import give_back_early
+from .progress import beside
 
 COMMANDS = {  # name -> where its click command is, and the line about it in `slotwise --help`
     "compare": ("compare:command", "From a trace to a report, in one go. Start here."),
@@ -30,7 +31,7 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
 }
 # BadTrace, BadPolicy, BadOption and BadResult live here; recognised by name, as an import would cost a second.
 ERROR_HOMES = {f"slotwise.{folder}.errors" for folder in ("traces", "policies", "replay", "executor", "reports")}
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
 BAD_PATHS = {
     getattr(errno, name) for name in "ENOENT EACCES EPERM EISDIR ENOTDIR EEXIST ENAMETOOLONG ELOOP EROFS".split()
 }
@@ -38,8 +39,18 @@ LONGEST = 1000  # characters of a message: nobody reads a number of 5000 digits
 _SAID: set[str] = set()  # warnings are said once
 
 
+class _Unread(Exception):
+    """The reader of the output went away; under its own name, since click makes exit code 1 of a broken pipe."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a subcommand when it is asked for by name, so that help and typos cost no heavy import."""
+
+    def invoke(self, ctx):
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _Unread from None
 
     def list_commands(self, ctx):
         return [*COMMANDS, *super().list_commands(ctx)]
@@ -78,8 +89,8 @@ def main(args=None) -> int:
     """Runs one command line (default: the process's own) and returns the exit code.
 
     0 done; 1 the work failed; 2 wrong usage or bad input, with one line on stderr; 130 interrupted, 143 terminated. A
-    result cut short because its reader went away (`| head`) is no error worth a word. Any other exception is a bug, and
-    shows.
+    result cut short because its reader went away (`| head`) is no error worth a word: 141. Any other exception
+    is a bug, and shows.
     """
     give_back_early()
     try:
@@ -99,9 +110,9 @@ def main(args=None) -> int:
         return _say(error.format_message() + where, BAD_INPUT)
     except click.ClickException as error:
         return _say(error.format_message(), BAD_INPUT if isinstance(error, click.FileError) else FAILED)
-    except BrokenPipeError:
+    except (_Unread, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that the flush at exit finds a reader
-        return FAILED
+        return UNREAD
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         words = error.strerror.lower() if error.strerror else str(error)
@@ -144,6 +155,6 @@ def _warn(message, category, filename, lineno, file=None, line=None) -> None:
         text = " ".join(str(message).split())
         if text not in _SAID:
             _SAID.add(text)
-            click.echo(f"slotwise: warning: {text}", err=True)
+            beside(f"slotwise: warning: {text}")
     else:
         click.echo(warnings.formatwarning(message, category, filename, lineno, line), err=True, nl=False)

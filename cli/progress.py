@@ -2,6 +2,14 @@
 
 import sys
 from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+
+def beside(line: str) -> None:
+    """A line on stderr, on its own: a bar that is there moves down. (click would write past the bar's stderr.)"""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -18,3 +26,17 @@ def working():
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
+
+
+@contextmanager
+def resumable(result):
+    """Says on an interrupt or a polite kill what is kept of the rows that go to the file `result`, and the way on."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if any(Path(f"{result}{end}").exists() for end in ("", ".part")):
+            said = "what is finished is kept, run the same command to go on"
+        else:
+            said = "no replay had finished, nothing is kept"
+        click.echo(f"slotwise: interrupted; {said}", err=True)
+        raise

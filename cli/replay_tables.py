@@ -16,16 +16,25 @@ def print_result(result) -> None:
     for name, count in result.counters.items():
         counts = [count, *(result.by_phase[phase][name] for phase in ("prefill", "decode"))]
         if any(counts):
-            rows.append([name, *(f"{value:,}" for value in counts)])
+            write = _bytes if name.startswith("bytes_") else "{:,}".format
+            rows.append([name, *map(write, counts)])
     show(columns(("counter", *phases), rows, ("counter",)))
     click.echo()
-    pairs("rates: ", (f"{name} {_spelt(value)}" for name, value in result.rates.items()), "  ")
+    pairs("rates: ", (f"{name} {_spelt(name, value)}" for name, value in result.rates.items()), "  ")
     cycle = result.token_cycle_bytes
-    wrapped(f"token cycle T: {f'{cycle:,} bytes' if cycle else 'row size unknown (--row-bytes N)'}")
+    wrapped(f"token cycle T: {_bytes(cycle) if cycle else 'row size unknown (--row-bytes N)'}")
     if result.plan_sha256:
         click.echo(f"plan sha256: {result.plan_sha256}")
     pairs("start: cold; ", (f"{name}={value}" for name, value in result.options.items() if value is not None), ", ")
 
 
-def _spelt(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.4g}"
+def _spelt(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return _bytes(value) if name.startswith("bytes_") else f"{value:.4g}"
+
+
+def _bytes(value: float) -> str:
+    from slotwise.compare import written
+
+    return written(value, "B")

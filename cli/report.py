@@ -11,7 +11,9 @@ from .progress import working
 @click.command(name="report", epilog="Example: slotwise report R.parquet -o report")
 @click.argument("results", metavar="R...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the report: new, empty, or of a report.")
-@click.option("--force", is_flag=True, help="Write into a folder that holds other files, too. They stay.")
+@click.option(
+    "--force", is_flag=True, help="Write into a folder of other files (they stay) or another report (it goes)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object and nothing else.")
 def command(results, output, force, as_json):
     """Turn result files of `slotwise sweep` into HTML, PNG, CSV and Markdown."""

@@ -7,7 +7,7 @@ import click
 import slotwise
 
 from .options import numbers, shared
-from .progress import working
+from .progress import resumable, working
 
 
 @click.command(
@@ -18,7 +18,7 @@ from .progress import working
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("--policy", "policies", multiple=True, required=True, help="Policy; give it once for each.")
 @click.option("--slots", help="Slots per pool: counts, fractions, lists and ranges (8,25%,32:128:32).")
-@click.option("--vram", multiple=True, help="Pool bytes of all layers together, such as 8GiB; give it once for each.")
+@click.option("--vram", multiple=True, help="Pool bytes of all layers together: 8GiB, or 4GiB,8GiB.")
 @click.option("--width", default="0", show_default=True, help="Widths, with commas.")
 @shared
 @click.option("-o", "--output", metavar="R.parquet", required=True, help="Result file; configurations in it are kept.")
@@ -27,18 +27,16 @@ from .progress import working
 def command(traces, policies, slots, vram, width, output, workers, as_json, **options):
     """Replay every trace x policy x size x width; killed, it goes on where it stopped."""
     skipped: list[str] = []
-    try:
-        with working() as progress:
-            path = slotwise.sweep(
-                traces, policies, slots, numbers(width, "width"), out=output, vram=vram, workers=workers,
-                progress=progress, skipped=skipped.append, **options,
-            )  # fmt: skip
-    except KeyboardInterrupt:
-        click.echo("slotwise: interrupted; what is finished is kept, run the same command to go on", err=True)
-        raise
+    counts = {"new": 0, "kept": 0}
+    with resumable(output), working() as progress:
+        path = slotwise.sweep(
+            traces, policies, slots, numbers(width, "width"), out=output, vram=vram, workers=workers,
+            progress=progress, skipped=skipped.append,
+            counted=lambda new, kept: counts.update(new=new, kept=kept), **options,
+        )  # fmt: skip
     if as_json:
-        click.echo(json.dumps({"output": str(path), "skipped": skipped}, allow_nan=False))
+        click.echo(json.dumps({"output": str(path), **counts, "skipped": skipped}, allow_nan=False))
         return
     for reason in skipped:
         click.echo(f"slotwise: left out: {reason}", err=True)
-    click.echo(f"{path}; next: slotwise report {path} -o report")
+    click.echo(f"{path}: {counts['new']} new, {counts['kept']} kept; next: slotwise report {path} -o report")

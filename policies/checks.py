@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import BadPolicy, Refused
+from .errors import BadPolicy, PolicyWarning, Refused
 from .spelling import PolicySpec
 
 
@@ -31,6 +32,21 @@ def check_wholes(name: str, values: Any, length: int, low: int, high: int) -> li
     if len(each) != length:
         raise BadPolicy(f"{name}: {len(each)} of them, but there must be {length}, or one number for all")
     return [check_whole(name, value, low, high) for value in each]
+
+
+def check_slots(slots: Any, capacity_bytes: Any, n_pools: int, keys: int) -> list[int]:
+    """Slots of each pool, no more than it has keys. A pool of bytes has as many as fit."""
+    if slots is None and capacity_bytes is None:
+        raise BadPolicy("slots is not given: write slots=32, or capacity_bytes and row_bytes; slots=0 holds nothing")
+    if slots is not None and capacity_bytes is not None:
+        raise BadPolicy(
+            f"slots={shortened(slots)} and capacity_bytes={shortened(capacity_bytes)}: a pool is sized by one of them"
+        )
+    each = [keys] * n_pools if slots is None else check_wholes("slots", slots, n_pools, 0, 2**63)
+    if max(each) > keys:
+        text = f"slots={shortened(max(each))}: a pool has only {keys} keys, so {keys} are used"
+        warnings.warn(text, PolicyWarning, stacklevel=3)
+    return [min(one, keys) for one in each]
 
 
 def shortened(value: Any) -> str:

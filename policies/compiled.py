@@ -38,8 +38,9 @@ from slotwise.policies.layout import FOREVER, NEVER, NONE
 from slotwise.policies.views import live_counters, open_pool
 from slotwise.policies.pointers import address_of, as_int64, as_uint8, data_of, whole_priority
 
-{hooks} = (
-    njit(f, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True) for f in hooks({name!r}))
+# A division by zero raises. The functions around it do not look for one, and others inherit that unless they say so.
+hook = njit(error_model="python", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+{hooks} = map(hook, hooks({name!r}))
 
 '''
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from numba.core.errors import NumbaError
 
-from .checks import check_choice, check_together, check_whole, check_wholes, native_ids
+from .checks import check_choice, check_slots, check_together, check_whole, check_wholes, native_ids
 from .compiled import kernel
-from .errors import BadPolicy, not_compiled
+from .errors import BadPolicy
 from .initial import initial_keys, profiles_of
 from .layout import COUNTERS, FOREVER, NONE, Buffer
 from .memory import open_buffer
+from .own import blame
 from .plan import Plan
 from .spelling import PolicySpec, parse_policy
 
@@ -24,10 +24,23 @@ MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is 
 class Pool:
     """The pools of all layers under one policy (scope `layer`), or the one pool of all layers (scope `global`).
 
-    policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec. slots: per pool (scope global: of the
-    whole pool); one number, or one per layer. `capacity_bytes` in its place makes a pool of bytes, for rows of
-    unequal size (`row_bytes`, one per layer). lag_demand, lag_prefetch: ticks that a load takes beyond its own.
-    max_loads: loads a tick and pool may start. Raises BadPolicy for a combination that cannot be.
+    Args:
+        policy: a spelling such as "lfru(half_life=16)+guard", or a PolicySpec.
+        n_layers, n_experts: MoE layers of the model, experts of each.
+        slots: per pool (scope global: of the whole pool); one number, or one per layer. 0 holds nothing.
+        scope: "layer", a pool per layer, or "global", one pool for all.
+        contract: "event", a tick at once, or "sequential", one expert after the other (the textbook form).
+        lag_demand, lag_prefetch: ticks that a load takes beyond its own.
+        max_loads: loads a tick and pool may start; None is no cap.
+        overflow: a tick that demands more than fits: "bypass" the surplus, or "exceed" the pool and trim later.
+        prefill: steps of more than `batch_gate` tokens follow the same rules ("cached"), or pass by ("stream").
+        batch_gate: the largest step, in tokens, that looks ahead.
+        width: predictions per token considered; None is all that `prefetch` gets.
+        capacity_bytes: in place of `slots`: bytes of each pool, for rows of unequal size.
+        row_bytes: bytes of one row, one number or one per layer; a pool of bytes needs them.
+        future, record, look, full, plain: internal, for replay: what the compiled kernel can do without.
+
+    Raises BadPolicy for a number or a combination that cannot be.
     """
 
     def __init__(
@@ -36,7 +49,7 @@ class Pool:
         *,
         n_layers: int,
         n_experts: int,
-        slots: int | Sequence[int] = 0,
+        slots: int | Sequence[int] | None = None,
         scope: str = "layer",
         contract: str = "event",
         lag_demand: int = 0,
@@ -78,7 +91,7 @@ class Pool:
         in_bytes = capacity_bytes is not None
         n_pools = 1 if self._wide else n_layers
         keys = n_experts * (n_layers if self._wide else 1)
-        self.slots = [min(each, keys) for each in check_wholes("slots", slots, n_pools, 0, 2**63)]
+        self.slots = check_slots(slots, capacity_bytes, n_pools, keys)
         self._row_bytes = check_wholes("row_bytes", 1 if row_bytes is None else row_bytes, n_layers, 1, MOST_BYTES)
         self.capacity_bytes = check_whole("capacity_bytes", capacity_bytes, 0, MOST_BYTES) if in_bytes else None
         if in_bytes and row_bytes is None:
@@ -166,12 +179,8 @@ class Pool:
         A layer not above the last one begins the next step. The Plan is a view, valid until the pool's next call.
         """
         asked = ids
-        if (
-            type(ids) is not np.ndarray
-            or ids.dtype != self._dtype
-            or not ids.flags.c_contiguous
-            or not 0 < ids.ndim < 3
-        ):
+        plain = type(ids) is np.ndarray and ids.dtype == self._dtype and ids.flags.c_contiguous and 0 < ids.ndim < 3
+        if not plain:
             ids = native_ids(ids, self.n_experts)
         if type(layer) is not int or not 0 <= layer < self.n_layers:
             layer = check_whole("layer", layer, 0, self.n_layers - 1)
@@ -180,8 +189,9 @@ class Pool:
                 bad = self._step(self._address, layer, ids, 1)
             else:
                 bad = self._step(self._address, layer, ids.reshape(-1), ids.shape[0])
-        except NumbaError as error:
-            raise not_compiled(self.spec, error) from error
+        except Exception as error:  # a user's policy may raise anything
+            blame(self.spec, error)
+            raise
         if bad:
             given = np.asarray(asked).reshape(-1)
             raise BadPolicy(f"step(layer={layer}): expert {given[bad - 1]} is not below {self.n_experts}")
@@ -190,18 +200,18 @@ class Pool:
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
         """Offers predictions for `layer` now: [n_tokens, P] or [P], best first. Ids out of range are ignored."""
         ids = predicted
-        if (
-            type(ids) is not np.ndarray
-            or ids.dtype != self._dtype
-            or not ids.flags.c_contiguous
-            or not 0 < ids.ndim < 3
-        ):
+        plain = type(ids) is np.ndarray and ids.dtype == self._dtype and ids.flags.c_contiguous and 0 < ids.ndim < 3
+        if not plain:
             ids = native_ids(ids, self.n_experts)
         if type(layer) is not int or not 0 <= layer < self.n_layers:
             layer = check_whole("layer", layer, 0, self.n_layers - 1)
         n_tokens = 1 if ids.ndim == 1 else ids.shape[0]
         if n_tokens <= self._words["batch_gate"]:
-            self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
+            try:
+                self._prefetch(self._address, layer, ids.reshape(-1), n_tokens, self._width)
+            except Exception as error:  # as in `step`
+                blame(self.spec, error)
+                raise
         else:
             self.buffer.set_pool(0 if self._wide else layer, n_records=0)
         return self._plans[layer]

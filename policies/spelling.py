@@ -19,6 +19,7 @@ from typing import Any
 from .basis import outside
 from .errors import BadPolicy
 from .modifiers import MODIFIERS, Gate, Guard, Pin, settings
+from .own import check_source
 from .policy import Policy
 from .profile import read_bytes
 
@@ -248,6 +249,7 @@ def _from_file(label: str) -> type[Policy]:
         raise BadPolicy(f"{label!r}: at most 8 parameters, each with a number or text as its default; see {bare}")
     if kind.priority is Policy.priority and not kind.keeps_order:
         raise BadPolicy(f"{label!r}: {name} has no `priority(p, key, at)`, so it ranks nobody; see 'slotwise policies'")
+    check_source(label, kind)
     outside(kind)  # what it imports is taken down now, as it was loaded
     return kind
 

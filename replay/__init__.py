@@ -8,9 +8,9 @@ from .errors import BadOption
 from .options import Options
 from .result import Result
 from .run import replay
-from .sweep import sweep
+from .sweep import list_sizes, sweep
 
-__all__ = ["BadOption", "Options", "Result", "replay", "sweep"]
+__all__ = ["BadOption", "Options", "Result", "list_sizes", "replay", "sweep"]
 
 
 class _Callable(ModuleType):

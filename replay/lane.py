@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numba.core.errors import NumbaError
 
 from slotwise.policies import Pool
 from slotwise.policies.bulk_lru import LruWindow
-from slotwise.policies.errors import not_compiled
+from slotwise.policies.own import blame
 from slotwise.traces import Block
 
 from .failures import Failure, by_pool
@@ -88,8 +87,9 @@ class Lane:
 
         try:
             list((workers.map if workers and self.pool.n_pools > 1 else map)(one, range(self.pool.n_pools)))
-        except NumbaError as error:
-            raise not_compiled(self.pool.spec, error) from error
+        except Exception as error:  # a user's policy may raise anything
+            blame(self.pool.spec, error)
+            raise
         return counts
 
     def _one(self, pool: int, piece: Piece, counts: np.ndarray, bits: np.ndarray) -> None:

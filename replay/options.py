@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 
 from slotwise.policies import PolicySpec, Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
+from slotwise.traces.errors import warn_caller
 
-from .errors import BadOption
+from .errors import BadOption, ReplayWarning
 from .failures import Failure, read_failures
 from .sizes import Size, resolve
 
@@ -36,7 +38,7 @@ class Options:
     """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` is for traces without."""
 
     policy: str = "lru"
-    slots: str | int | None = None
+    slots: str | int | Sequence[str | int] | None = None
     vram: str | int | None = None
     width: int = 0
     predictor: str = "trace"
@@ -146,7 +148,7 @@ class Options:
         }
         arguments |= {
             "future": True,
-            "slots": size.slots,
+            "slots": size.slots if size.pool_bytes is None else None,
             "capacity_bytes": size.pool_bytes,
             "row_bytes": self.rows_of(trace),
         }
@@ -196,6 +198,12 @@ class Options:
                 out[field.name] = getattr(self, field.name)
         out["files_sha256"] = self.spec.files_sha256
         return out
+
+
+def warn_idle(predictor: Any, widths: Iterable[int]) -> None:
+    """Warns of a predictor that is named where nothing is predicted."""
+    if isinstance(predictor, str) and predictor not in ("trace", "none") and not any(widths):
+        warn_caller(f"predictor {predictor}: at width 0 nothing is predicted; give a width, such as 4", ReplayWarning)
 
 
 def check_workers(name: str, value: Any) -> None:

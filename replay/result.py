@@ -70,8 +70,9 @@ class Result:
             got = "as many rows as fit, for they differ in size"
         else:
             got = f"{slots} slots {'per layer' if options['scope'] == 'layer' else 'in all'}"
+        unknown = "rows differ in size" if self.token_cycle_bytes else "row size unknown"
         asked = "" if options["slots_asked"] == str(slots) else f" (asked for: {options['slots_asked']})"
-        return f"pools{asked}: {got}; " + (f"{_size(n_bytes)} of VRAM" if n_bytes is not None else "row size unknown")
+        return f"pools{asked}: {got}; " + (f"{_size(n_bytes)} of VRAM" if n_bytes is not None else unknown)
 
     def __repr__(self) -> str:
         c, rates = self.counters, self.rates
@@ -87,6 +88,7 @@ class Result:
                 f"  predictions {c['predictions']:,}: {c['loads_speculative']:,} loaded ({c['prefetch_hits']:,} hit, "
                 f"{c['used_late']:,} late, {c['wasted']:,} wasted), {c['redundant']:,} redundant, "
                 f"{c['dropped_guard'] + c['dropped_no_victim'] + c['dropped_throttle']:,} dropped"
+                + (f", {c['invalid']:,} invalid (repeated, or no expert of the trace)" if c["invalid"] else "")
             )
         return "\n".join(lines)
 
@@ -94,7 +96,8 @@ class Result:
 def _size(n_bytes: int) -> str:
     """Bytes in binary units: 1536 -> '1.5 KiB'."""
     power = min(4, max(0, (n_bytes.bit_length() - 1) // 10))
-    return f"{n_bytes / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    value, unit = n_bytes / 1024**power, ("bytes", "KiB", "MiB", "GiB", "TiB")[power]
+    return f"{value:,.0f} {unit}" if not power or value >= 100 else f"{value:.3g} {unit}"
 
 
 def rates_of(c: dict[str, Any], n_tokens: int) -> dict[str, float]:

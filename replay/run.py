@@ -20,23 +20,25 @@ from slotwise.traces.errors import warn_caller
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
-from .options import Options, check_workers
+from .options import Options, check_workers, warn_idle
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
 _CELLS, _CELL_LAYERS = 256, 65536  # counter cells of one piece at most, and those of all its layers
 
 
-def replay(trace: Trace | str | Path, policy: str = "lru", slots: str | int | None = None, **options: Any) -> Result:
+def replay(trace: Trace | str | Path, policy: str = "lru", slots: Any = None, **options: Any) -> Result:
     """Replays one configuration.
 
-    trace: a Trace, a path (foreign formats too) or "sample". slots: a count per pool, or "25%"; or `vram="8GiB"`.
+    trace: a Trace, a path (foreign formats too) or "sample". slots: a count per pool, "25%", or a list with one of them
+    for each layer; or `vram="8GiB"`.
     The other keywords are the fields of `Options`, with their defaults, `threads` (default: all cores) and `progress`,
     called with (steps done, steps in all, "").
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
     check_workers("threads", threads)
+    warn_idle(options.get("predictor"), [options.get("width", 0)])
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
 

@@ -75,6 +75,14 @@ def resolve(slots, vram, *, n_layers: int, n_experts: int, scope: str, row_bytes
     n_pools = 1 if scope == "global" else n_layers
     keys = n_experts * (n_layers if scope == "global" else 1)
     if vram is None:
+        if isinstance(slots, (list, tuple)):
+            if scope == "global" or len(slots) != n_layers:
+                raise BadOption(
+                    f"slots: a list of {len(slots)} numbers; give one number, or in scope layer one for each of the "
+                    f"{n_layers} layers"
+                )
+            each = [_count(one, keys) for one in slots]
+            return Size(each, None, _bytes(each, row_bytes, scope), ", ".join(map(str, slots)))
         each = [_count(slots, keys)] * n_pools
         return Size(each, None, _bytes(each, row_bytes, scope), str(slots))
     if row_bytes is None:

@@ -16,11 +16,12 @@ from slotwise.traces.files import kind_of
 
 from .errors import BadOption
 from .lock import held
-from .options import Options, check_workers
+from .options import Options, check_workers, warn_idle
 from .rows import option_key, read_rows, whatever_the_files, write_rows
 from .run import run
 from .sizes import parse_slot_list
 
+FOREIGN = (".csv", ".json", ".html", ".md", ".txt", ".npz", ".png")  # endings that say what a result is not
 Progress = Callable[[int, int, str], None]
 
 
@@ -31,27 +32,30 @@ def sweep(
     widths: Iterable[int] | int = (0,),
     *,
     out: str | Path,
-    vram: Iterable[str | int] | None = None,
+    vram: Iterable[str | int] | str | int | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
     skipped: Callable[[str], None] | None = None,
+    counted: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Path:
     """Replays every trace x policy x size x width, and writes one row each to the Parquet file `out`; returns its path.
 
-    slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets. `options` are the other
-    fields of `Options`. Rows that `out` holds already are kept and not replayed again, but rows
-    of a policy whose own file or profile has been edited since give way to the new ones. A combination that a policy
-    refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to `skipped`. Each
-    finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped.
+    slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets, or lists of them
+    ("2GiB,4GiB"). `options` are the other fields of `Options`. Rows that `out` holds already are kept and not replayed
+    again, but rows of a policy whose own file or profile has been edited since give way to the new ones. A combination
+    that a policy refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to
+    `skipped`. Each finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped. At
+    the end `counted` is told how many rows are new and how many were there.
     """
     path = Path(out)
     check_workers("workers", workers)
     traces = [traces] if isinstance(traces, (str, Path, Trace)) else traces
     policies = [policies] if isinstance(policies, str) else policies
-    widths = [widths] if isinstance(widths, int) else widths
+    widths = [widths] if isinstance(widths, int) else list(widths)
+    warn_idle(options.get("predictor"), widths)
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
-    sizes = _sizes(slots, vram)
+    sizes = list_sizes(slots, vram)
     grid = [
         (trace, Options.of(policy=policy, width=width, **size, **options))
         for trace, policy, size, width in product(opened, policies, sizes, widths)
@@ -60,6 +64,8 @@ def sweep(
         raise BadOption("nothing to do: give at least one trace, policy, size and width")
     if not path.name or kind_of(path) not in ("", "file") or not path.parent.is_dir():
         raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
+    if path.suffix in FOREIGN:
+        raise BadOption(f"{path}: a result is a Parquet file, not {path.suffix}; name it {path.stem}.parquet")
     for trace in opened:
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")
@@ -88,8 +94,11 @@ def sweep(
             _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
         edited = {whatever_the_files(key) for key in asked}
         order = kept | asked | rows  # what was there first, then in the order of the grid
-        write_rows([rows[key] for key in order if key in asked or whatever_the_files(key) not in edited], path)
+        written = [rows[key] for key in order if key in asked or whatever_the_files(key) not in edited]
+        write_rows(written, path)
         part.unlink()
+    if counted:
+        counted(len(todo), len(written) - len(todo))
     return Path(out)
 
 
@@ -127,12 +136,13 @@ def _key(trace: Trace, choice: Options) -> str:
     )
 
 
-def _sizes(slots, vram) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    each = [slots] if isinstance(slots, (str, int)) else list(slots or [])
-    for text in each:
-        found += [{"slots": s} for s in parse_slot_list(str(text))]
-    found += [{"vram": v} for v in vram or []]
+def list_sizes(
+    slots: Iterable[str | int] | str | int | None = None, vram: Iterable[str | int] | str | int | None = None
+) -> list[dict[str, Any]]:
+    """What `Options` takes for each size: ranges and lists are spelt out. Raises BadOption where there is none."""
+    slots, vram = ([each] if isinstance(each, (str, int)) else list(each or []) for each in (slots, vram))
+    found: list[dict[str, Any]] = [{"slots": size} for text in slots for size in parse_slot_list(str(text))]
+    found += [{"vram": size.strip()} for text in vram for size in str(text).split(",")]
     if not found:
         raise BadOption("no sizes: give slots (8,16,25%) or vram (8GiB)")
     return found

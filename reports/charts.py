@@ -43,7 +43,10 @@ def against_size(
         where = section.where(sizes[0])
         return _bars(section, name, title, values, label=label, caption=caption, alt=alt, unit=unit, where=where)
     styles = look_of(section, curves)
-    names = [bound_name(policy) if "marker" not in styles[policy] else short(policy) for policy in order]
+    names = [
+        bound_name(policy, section.first["phase"]) if "marker" not in styles[policy] else short(policy)
+        for policy in order
+    ]
     known = any(size.pool_bytes is not None for size in sizes)
     panel = Panel(section, title, legend=names, top=0.75 if known else 0.52, right=0.75 if bytes_per_unit else 0.22)
     axes, handles = panel.axes, []
@@ -132,10 +135,15 @@ def _size_axes(panel: Panel, section: Section, sizes: Sequence[Size]) -> None:
     top.spines["top"].set_visible(False)
     if all(size.pool_bytes is None for size in sizes):
         top.set_xticks([])
-        top.set_xlabel("pool VRAM: row size unknown", fontsize=8, color=LIGHT["muted"])
+        top.set_xlabel(no_vram(section), fontsize=8, color=LIGHT["muted"])
         return
     top.set_xticks(ticks, _fitting([metrics.size(size.pool_bytes) for size in sizes], places, 8), fontsize=8)
     top.set_xlabel("pool VRAM, all layers together", fontsize=8)
+
+
+def no_vram(section: Section) -> str:
+    """Why no bytes stand at the sizes: rows may be of known but different sizes, in a pool of slots for any of them."""
+    return f"pool VRAM: {'rows differ in size' if section.first['token_cycle_bytes'] else 'row size unknown'}"
 
 
 def _fitting(labels: Sequence[str], places: Sequence[float], points: float) -> list[str]:
@@ -155,7 +163,10 @@ def _bars(
 ) -> Picture:  # fmt: skip
     """One bar per policy with its value written at the end."""
     styles = look_of(section, values)
-    names = [bound_name(policy) if "marker" not in styles[policy] else short(policy, ROW) for policy in values]
+    names = [
+        bound_name(policy, section.first["phase"]) if "marker" not in styles[policy] else short(policy, ROW)
+        for policy in values
+    ]
     panel = Panel(section, title, height=0.27 * len(values) + 0.1, left=_margin(names), right=0.62)
     axes = panel.axes
     axes.barh(

@@ -68,8 +68,11 @@ def _distance(section: Section, prefix: str) -> Iterator[Picture]:
         return
     others = {policy: curve for policy, curve in rates.items() if policy in section.policies and policy != base}
     curves = less(others, lambda _, size: rates[base].get(size))
-    what = "the bound" if section.bound else base
-    near = " Near zero no other eviction order can help much: what is missing is slots, or look-ahead."
+    whole_run = section.first["phase"] == "all"
+    what = ("the bound" if whole_run else f"{base} over the whole run") if section.bound else base
+    near = (
+        " Near zero no other eviction order can help much." if whole_run else " It does not bound one phase by itself."
+    )
     if curves:
         yield against_size(
             section, f"{prefix}distance", f"Distance to {what}, {section.look_name(section.plain)}", curves,
@@ -105,7 +108,7 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     panel = Panel(
         section,
         f"What a hit costs, {section.where(size)}",
-        legend=[*map(short, marks), *[bound_name(bound["policy"]) for _ in [bound] if bound]],
+        legend=[*map(short, marks), *[bound_name(bound["policy"], bound["phase"]) for _ in [bound] if bound]],
     )
     handles, told = [], []
     places = {
@@ -128,7 +131,7 @@ def _trade(section: Section, prefix: str) -> Iterator[Picture]:
         handles.append(Line2D([], [], linestyle="", label=short(policy), **{**how, "markersize": 6}))
     if bound:
         panel.axes.axhline(100 * metrics.hit_rate(bound), **styles[bound["policy"]])
-        handles.append(Line2D([], [], label=bound_name(bound["policy"]), **styles[bound["policy"]]))
+        handles.append(Line2D([], [], label=bound_name(bound["policy"], bound["phase"]), **styles[bound["policy"]]))
     panel.axes.margins(0.09)
     panel.axes.set_xlabel("rows loaded per token")
     panel.axes.set_ylabel("hit rate, % of demands")

@@ -12,14 +12,15 @@ from .charts import against_size, heatmap
 from .curves import curves_of, ranked
 from .ropes import roped, told
 from .rows import Row
-from .sections import Section, size_of
+from .sections import Section, base_name, size_of
 from .style import LIGHT, Panel, Picture, bound_name, look_of, short
 
 LINES, WINDOWS = 6, 30  # policies and marks that a time series bears
 PHASES = {
     "prefill": "A prefill step carries many tokens and demands an expert once: its rate does not compare with decode.",
-    "decode": "Opt makes the fewest misses over the whole run; it does not bound one phase by itself.",
+    "decode": "Steps of decode alone.",
 }
+OF_ONE_PHASE = " Opt makes the fewest misses over the whole run; it does not bound one phase by itself."
 EDGE = {"markeredgecolor": LIGHT["paper"], "markeredgewidth": 0.3}
 Counts = dict[str, np.ndarray]
 
@@ -32,15 +33,16 @@ def layers(section: Section, prefix: str) -> Iterator[Picture]:
         return
     winner = rows[0]["policy"]
     bound = section.row(section.bound, size, plain)
+    word = "bound" if section.first["phase"] == "all" else "whole run"
     by_policy = {
-        f"{row['policy']} (bound)" if row is bound else row["policy"]: row for row in ([bound] if bound else []) + rows
+        f"{row['policy']} ({word})" if row is bound else row["policy"]: row for row in ([bound] if bound else []) + rows
     }
     if len(by_policy) > 1:
         yield heatmap(
             section, f"{prefix}layers", f"Hit rate by layer, {section.where(size)}",
             {name: metrics.hit_rate(row["by_layer"]) for name, row in by_policy.items()}, ylabel="", note=at,
-            caption=f"At {at}. A layer that is low in every line, the bound's too, is hard for any policy: it may "
-            "deserve more slots.",
+            caption=f"At {at}. A layer that is low in every line, the bound's too, is hard for any policy. "
+            "What it does with more slots than the others, `slotwise.replay(..., slots=[one number per layer])` says.",
         )  # fmt: skip
     by_size = {str(at): row for at in section.sizes if (row := section.row(winner, at, plain))}
     if len(by_policy) > 1 and len(by_size) == 1:
@@ -63,7 +65,7 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
     chosen = rows[:LINES] + [row for row in rows[LINES:] if row["policy"] == section.reference]
     if bound := section.row(section.bound, size, plain):
         chosen = [bound, *chosen]
-    names = {(bound_name if row is bound else short)(row["policy"]): row for row in chosen}
+    names = {bound_name(row["policy"], row["phase"]) if row is bound else short(row["policy"]): row for row in chosen}
     yield _along(
         section, f"{prefix}warm-up", f"Hit rate along the run, {section.where(size)}",
         {name: (row, {**styles[row["policy"]], "markersize": 3.5}) for name, row in names.items()}, _hit_rate,
@@ -81,8 +83,11 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
         yield _along(
             section, f"{prefix}occupancy", f"Slots in use, {short(winner, 40)}", lines, _in_use(section), note=note,
             label="slots in use, %", top=103,
-            caption="At the end of each window, all layers together. A pool is warm when it is full; one that never "
-            "fills is larger than this trace asks for.",
+            caption="At the end of each window, all layers together. A pool is warm when it is full. " + (
+                "This policy refuses loads, so slots stay free although there are misses."
+                if "+gate" in winner or base_name(winner) == "static"
+                else "One that never fills is larger than this trace asks for."
+            ),
         )  # fmt: skip
 
 
@@ -96,7 +101,7 @@ def phases(section: Section, prefix: str) -> Iterator[Picture]:
         yield against_size(
             section, f"{prefix}{phase}", f"Hit rate in {phase}, {section.look_name(section.plain)}", curves,
             label=f"hit rate, % of demands in {phase}", ylim=(None, 106), cycle_at="top",
-            caption=PHASES[phase],
+            caption=PHASES[phase] + OF_ONE_PHASE * bool(section.bound),
         )  # fmt: skip
 
 

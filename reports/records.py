@@ -11,6 +11,7 @@ from .rows import IDENTITY, NESTED, OPTIONS, Row
 from .sections import Section
 from .verdict import verdicts
 
+HEAD = ("policy", "slots", "slots_asked", "capacity_bytes", "width", "predictor", "horizon", "contract", "scope")
 PART: dict[str, str] = dict(zip(NESTED, ("layer", "phase", "request", "first_step"), strict=True))
 
 
@@ -21,7 +22,8 @@ def winner_records(section: Section) -> Iterator[dict[str, Any]]:
         tokens, cheaper = metrics.tokens_of(row, row), verdict.cheaper
         yield {
             "simulated": True, **{name: row[name] for name in ("trace", "contract", "scope")}, **section.differs,
-            "slots": size.slots, "slots_share": section.share(size), "pool_bytes": size.pool_bytes,
+            "sha256": row["trace_sha256"][:8], "slots": size.slots, "slots_asked": row["slots_asked"],
+            "slots_share": section.share(size), "pool_bytes": size.pool_bytes,
             "width": verdict.look.width, "predictor": verdict.look.predictor or None, "horizon": verdict.look.horizon,
             "winner": row["policy"], "tied_with": "; ".join(other["policy"] for other in verdict.tied[1:]) or None,
             "hit_rate": metrics.hit_rate(row), "runner_up": other["policy"] if other else None,
@@ -49,16 +51,15 @@ def configuration_records(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
 
 
 def split_records(rows: Iterable[Row], split: str) -> Iterator[dict[str, Any]]:
-    """A line per row and part of `split` (one of NESTED): which row, which part, hit rate, loads, and every counter."""
-    part = PART[split]
+    """A line per row and part of `split` (one of NESTED): which row, which part, hit rate, loads, and every counter.
+
+    The row is told by HEAD, whatever other options the rows differ in, and the first digits of its trace's hash.
+    """
+    rows, part = list(rows), PART[split]
+    names = [*HEAD, *(name for name in OPTIONS if name not in HEAD and len({row[name] for row in rows}) > 1)]
     for row in rows:
-        head = {
-            "simulated": True,
-            **{
-                name: row[name]
-                for name in ("trace", "policy", "slots", "width", "predictor", "horizon", "contract", "scope")
-            },
-        }
+        head = {"simulated": True, "trace": row["trace"], "sha256": row["trace_sha256"][:8]}
+        head |= {name: row[name] for name in names}
         for label, c in _parts(row, split):
             tokens = metrics.tokens_of(c, row) if split != "by_layer" else row["n_tokens_counted"]
             yield {

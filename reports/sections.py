@@ -170,8 +170,15 @@ class Section:
         return size.slots / self.keys
 
     def where(self, size: Size) -> str:
-        """'32 of 128 slots per layer (25 %)'."""
-        return f"{size} of {self.keys} slots {self.pool_word} ({100 * self.share(size):.3g} %)"
+        """'32 of 128 slots per layer (25 %)', or '8GiB of VRAM (32 of 128 slots per layer, 25 %)' if so asked."""
+        slots, share = f"{size} of {self.keys} slots {self.pool_word}", f"{100 * self.share(size):.3g} %"
+        asked = self.budget(size)
+        return f"{asked} of VRAM ({slots}, {share})" if asked else f"{slots} ({share})"
+
+    def budget(self, size: Size) -> str:
+        """The VRAM that was asked for, as it was written; empty if slots were."""
+        asked = next((row["slots_asked"] for key, row in self.at.items() if key.size == size), None) or ""
+        return "" if re.fullmatch(r"[0-9.%, ]+", asked) else asked
 
     @property
     def title(self) -> str:

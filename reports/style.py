@@ -89,9 +89,11 @@ def look_of(section: Section, names: Iterable[str] = ()) -> dict[str, dict[str, 
     return out
 
 
-def bound_name(policy: str) -> str:
-    """The label of a policy that knows the future."""
-    return f"{policy}: bound without prefetch" if policy.startswith("opt") else f"{policy} (knows the future)"
+def bound_name(policy: str, phase: str = "all") -> str:
+    """The label of a policy that knows the future; it decides for the whole run, whichever phase is reported."""
+    if not policy.startswith("opt"):
+        return f"{policy} (knows the future)"
+    return f"{policy}: bound without prefetch" if phase == "all" else f"{policy} over the whole run"
 
 
 @cache

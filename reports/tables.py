@@ -39,7 +39,11 @@ def winners(section: Section) -> Table:
     """One line per size and look-ahead: who hits most, by how much, how far from the bound, at what cost."""
     notes = [f"SIMULATED, contract {section.first['contract']}. Points are percentage points of hit rate."]
     if section.bound:
-        notes.append("The bound is opt, without prefetch, so look-ahead may pass it.")
+        notes.append(
+            "The bound is opt, without prefetch, so look-ahead may pass it."
+            if section.first["phase"] == "all"
+            else f"opt bounds the whole run, without prefetch; in {section.first['phase']} alone others may pass it."
+        )
     if any(is_bound(row["policy"]) for row in section.rows):
         notes.append("Policies that know the future do not compete.")
     if section.field(section.plain) != section.policies:
@@ -72,7 +76,7 @@ def _winner(section: Section, verdict: Verdict) -> dict[str, Cell]:
         "nearly the same": _cheaper(verdict),
         "over the runner-up": _lead(verdict, verdict.runner_up, named=True),
         f"over {section.reference} at width 0": _lead(verdict, reference),
-        "to the bound": _bound(verdict),
+        "to the bound" if row["phase"] == "all" else "to opt over the whole run": _bound(verdict),
         "requests led": (f"{ahead[0]} of {ahead[1]}",) if ahead else NONE,
     }  # fmt: skip
 
@@ -81,7 +85,8 @@ def _bound(verdict: Verdict) -> Cell:
     bound = verdict.bound
     if bound is None:
         return NONE
-    return (f"{metrics.points(verdict.lead(bound))} points", f"bound {metrics.percent(metrics.hit_rate(bound))}")
+    word = "bound" if bound["phase"] == "all" else bound["policy"]
+    return (f"{metrics.points(verdict.lead(bound))} points", f"{word} {metrics.percent(metrics.hit_rate(bound))}")
 
 
 def _lead(verdict: Verdict, other: Row | None, *, named: bool = False) -> Cell:

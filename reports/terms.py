@@ -16,7 +16,9 @@ TERMS = {
     "repeated or out of range.",
     "guard, gate": "A guard may keep a victim from a prediction. A gate admits an expert only after several misses.",
     "bound": "opt, which knows the future: no policy that starts empty, keeps to its slots and never "
-    "prefetches hits more.",
+    "prefetches hits more over the whole run. Of one phase it is no bound.",
+    "policy failure, working-set failure": "Misses that another choice of victims could avoid, and those that the "
+    "bound has too. Mostly the one or the other from two thirds of the misses on, else both.",
     "token cycle, T": "The rows that one token reads over all layers, top-k on each. A smaller pool cannot hold them.",
     "contract": "event: a tick is atomic, none of its demand is evicted in it. sequential: one expert after the other. "
     "Numbers compare within one contract only.",

@@ -11,6 +11,7 @@ from .rows import Row
 from .sections import Look, Section, Size
 
 NEARLY, FAR_FEWER = 0.02, 0.5  # of hit rate below the winner's, of the winner's loads: what `cheaper` means
+MOSTLY = 2 / 3  # of the misses: from there on a failure has one cause
 
 
 @dataclass(frozen=True)
@@ -89,38 +90,64 @@ def headline(section: Section) -> list[str]:
     plain, ahead = found.get(section.plain), found.get(section.best_look)
     out = []
     if plain:
-        out += [_winner(section, plain), _cheaper(plain)]
+        out += [_winner(section, plain), _decode(plain.winner), _cheaper(plain)]
         if plain.bound:
-            out.append(_cause(plain.reference or plain.winner, plain.bound))
+            out.append(_cause(plain.reference or plain.winner, plain.bound, plain.winner))
     if ahead and ahead.look.width and ahead.look != section.plain:
         out += [_ahead(section, ahead), _cheaper(ahead)]
+    elif plain and not plain.look.width and (wide := [verdict for look, verdict in found.items() if look.width]):
+        best = max(wide, key=lambda verdict: (verdict.winner["hits"], -verdict.winner["fills"]))
+        out.append(_no_gain(section, best, plain.winner))
     return [sentence for sentence in out if sentence]
 
 
 def _winner(section: Section, verdict: Verdict) -> str:
     row, (reference, other) = verdict.winner, (verdict.reference, verdict.runner_up)
     at = f"At {section.where(verdict.size)}, {section.look_name(verdict.look)}"
+    if row["phase"] != "all":
+        at += f", in {row['phase']}"
     rate, cost = metrics.percent(metrics.hit_rate(row)), moves(row)
-    bound = f"; the bound is {metrics.percent(metrics.hit_rate(verdict.bound))}" if verdict.bound else ""
+    told = []
     if len(verdict.ranking) == 1:
-        return f"{at}, {row['policy']} hits {rate} of demands for {cost}{bound}."
-    if len(verdict.tied) > 1:
-        tied = f"{len(verdict.tied)} policies tie at {rate} of demands"
-        lead = [f"{at}, {tied}, {row['policy']} with the fewest loads: {cost}"]
+        lead = f"{at}, {row['policy']} hits {rate} of demands, for {cost}."
+    elif len(verdict.tied) > 1:
+        lead = (
+            f"{at}, {len(verdict.tied)} policies tie at {rate} of demands; "
+            f"{row['policy']} has the fewest loads: {cost}."
+        )
     else:
-        lead = [f"{at}, {row['policy']} hits most: {rate} of demands for {cost}"]
+        lead = f"{at}, {row['policy']} hits most: {rate} of demands, for {cost}."
     if reference and reference not in verdict.tied:
-        lead.append(_against(verdict, reference, reference["policy"]))
+        told.append(_against(verdict, reference, reference["policy"]))
     if other and other is not reference:
-        lead.append(_against(verdict, other, f"the runner-up {other['policy']}"))
-    return ", ".join(lead) + bound + "."
+        told.append(_against(verdict, other, f"the runner-up {other['policy']}"))
+    if told:
+        lead += f" That is {', and '.join(told)}."
+    if verdict.bound:
+        lead += f" {bound_word(verdict.bound).capitalize()} hits {metrics.percent(metrics.hit_rate(verdict.bound))}."
+    return lead
+
+
+def bound_word(bound: Row) -> str:
+    """What `opt` is there: it decides for the whole run, so it bounds no single phase."""
+    return "the bound" if bound["phase"] == "all" else f"{bound['policy']} over the whole run, no bound of one phase,"
 
 
 def _against(verdict: Verdict, other: Row, name: str) -> str:
     lead = verdict.lead(other)
     above = f"{metrics.points(abs(lead)).lstrip('+')} points {'above' if lead >= 0 else 'below'} {name}"
     loads = metrics.number(whole(metrics.loads_per_token)(other))
-    return f"{above}, which loads {loads} ({metrics.fewer_or_more(verdict.fewer(other))})"
+    return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))}), which loads {loads} rows per token"
+
+
+def _decode(row: Row) -> str:
+    """Decode alone, where the figures above mix it with prefill."""
+    parts = row["by_phase"]
+    if row["phase"] != "all" or not (parts["prefill"]["demands"] and (c := parts["decode"])["demands"]):
+        return ""
+    loads = metrics.number(metrics.loads_per_token(c, metrics.tokens_of(c, row)))
+    rate = metrics.percent(metrics.hit_rate(c))
+    return f"That is over all phases; in decode alone {row['policy']} hits {rate}, for {loads} rows loaded per token."
 
 
 def moves(row: Row) -> str:
@@ -139,16 +166,35 @@ def _cheaper(verdict: Verdict) -> str:
     return f"Nearly the same for far fewer loads: {row['policy']} hits {rate}, {below} points less, for {moves(row)}."
 
 
-def _cause(row: Row, bound: Row) -> str:
-    """Whether a low hit rate is the policy's failure or the working set's."""
+def _cause(row: Row, bound: Row, winner: Row) -> str:
+    """Whether a low hit rate is the policy's failure or the working set's, or both; a phase alone has no bound."""
     share = metrics.unavoidable_share(row, bound)
-    if metrics.unknown(share) or share > 1:
+    if metrics.unknown(share) or share > 1 or row["phase"] != "all":
         return ""
-    if share >= 0.5:
-        kind = "mostly the working set, so slots or look-ahead help more than another policy"
+    if share >= MOSTLY:
+        kind = "So it is mostly a working-set failure: more is asked for than the slots hold."
+    elif share <= 1 - MOSTLY:
+        kind = "So it is mostly a policy failure: the slots would do."
     else:
-        kind = "most of them hang on what is evicted"
-    return f"The bound has {metrics.percent(share, 0)} as many misses as {row['policy']} there: {kind}."
+        kind = "So it is both, a policy failure and a working-set failure."
+    best = ""
+    if winner["misses"] < row["misses"]:
+        best = f"; {winner['policy']} avoids {metrics.percent(metrics.fewer_misses(winner, row), 0)}"
+    most = metrics.percent(1 - share, 0)
+    return f"Of the misses of {row['policy']}, evicting better avoids {most} at most, as the bound does{best}. {kind}"
+
+
+def _no_gain(section: Section, verdict: Verdict, plain: Row) -> str:
+    """That the best look-ahead hits no more than none at all, and what it costs."""
+    row = verdict.winner
+    lead = metrics.hit_rate(plain) - metrics.hit_rate(row)
+    less = f"{metrics.points(lead).lstrip('+')} points less than" if lead > 0 else "no more than"
+    times = metrics.ratio(row["fills"], plain["fills"])
+    loads = "" if metrics.unknown(times) else f", for {metrics.number(times)} times the loads"
+    return (
+        f"Look-ahead does not pay: at its best, {section.look_name(verdict.look)}, {row['policy']} hits "
+        f"{metrics.percent(metrics.hit_rate(row))}, {less} {plain['policy']} without it{loads}."
+    )
 
 
 def _ahead(section: Section, verdict: Verdict) -> str:

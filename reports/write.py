@@ -32,7 +32,8 @@ def write_report(
     """Reads the result files and writes the report into `out_dir`: page, Markdown, figures, CSV, and a summary in JSON.
 
     Result files that lie in `out_dir` stay there, and so does whatever `keep` names. Other files of the folder are
-    never touched either, but unless `force` is set they are refused: they say that the folder is somebody else's.
+    never touched either, but unless `force` is set they are refused: they say that the folder is somebody else's. So is
+    an earlier report on other traces or other result files; one on the same is refreshed.
 
     Returns:
         The files written, the page first.
@@ -47,6 +48,8 @@ def write_report(
     stale = check_folder(out_dir, [*paths, *keep], force=force)
     say("reading results")
     rows = read_rows(paths)
+    if not force:
+        _check_same(out_dir, rows)
     parts = sections(rows)
     chapters = []
     texts: dict[str, str | bytes] = {}
@@ -100,19 +103,49 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
     return ours & set(present)
 
 
+def earlier_report(out_dir: Path | str) -> list[str]:
+    """The traces that the report in a folder is on; [] if there is none."""
+    summary = _summary_of(Path(out_dir) / MARK)
+    return list(dict.fromkeys(str(one.get("trace")) for one in _sections_of(summary))) or ["other traces"] * bool(
+        summary
+    )
+
+
+def _check_same(out_dir: Path, rows: Sequence[Any]) -> None:
+    """A report may take the place of one made from files of the same names that were on no other traces."""
+    there = _sections_of(_summary_of(out_dir / MARK))
+    files = {name for one in there for name in one.get("files") or []}
+    traces = {one.get("trace_sha256"): one.get("trace") for one in there}
+    new_files, new_traces = {row["file"] for row in rows}, {row["trace_sha256"] for row in rows}
+    if not there or (files == new_files and set(traces) <= new_traces):
+        return
+    named = ", ".join(str(name) for name in dict.fromkeys(traces.values()))
+    raise BadResult(
+        f"{out_dir}: holds a report on {named} from {', '.join(sorted(map(str, files)))}, and this one is on "
+        f"{', '.join(dict.fromkeys(row['trace'] for row in rows))} from {', '.join(sorted(new_files))}; "
+        "name another folder, or replace it with --force"
+    )
+
+
 def _earlier(mark: Path) -> set[str]:
     """The names that an earlier report says it wrote; none if the mark is not one of ours."""
+    return {name for name in _summary_of(mark).get("files", []) if isinstance(name, str)}
+
+
+def _summary_of(mark: Path) -> dict[str, Any]:
+    """The summary that an earlier report left; {} if the mark is not one of ours."""
     try:
         summary = json.loads(mark.read_bytes()) if mark.is_file() else None
     except (ValueError, RecursionError):
-        return set()
-    if (
-        not isinstance(summary, dict)
-        or summary.get("format") != "slotwise.report"
-        or not isinstance(summary.get("files"), list)
-    ):
-        return set()
-    return {name for name in summary["files"] if isinstance(name, str)}
+        return {}
+    if not isinstance(summary, dict) or summary.get("format") != "slotwise.report":
+        return {}
+    return summary if isinstance(summary.get("files"), list) else {}
+
+
+def _sections_of(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    found = summary.get("sections")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _place(out_dir: Path, texts: dict[str, str | bytes], stale: set[str]) -> None:

@@ -26,6 +26,7 @@ POLICIES = (
     "opt",  # the bound. Left out: fifo and random, which nobody runs who can see a hit, and belady, which bounds less
 )
 SLOTS = ("6.25%", "12.5%", "18.75%", "25%", "37.5%", "50%", "75%", "100%")  # closer where curves bend
+ALWAYS = ("lru", "opt")  # at width 0, whatever is named: without a baseline and a bound a hit rate says little
 WIDTH = 4  # half a top-8: few predictions, the likeliest
 
 
@@ -45,15 +46,15 @@ def compare(
     """Replays every policy on every trace at every size and width, and writes a report on it into `out_dir`.
 
     The result rows stay there as R.parquet. After an interruption the same call goes on where it stopped; a call that
-    asks something else starts anew.
+    asks something else is refused unless `force` is set.
 
     Args:
         traces: Trace objects, files in any format, or "sample".
         policies: spellings, by default POLICIES. Bounds run at width 0 alone, guarded policies above it alone if their
-            plain form is there too.
+            plain form is there too. `lru` and the bound `opt` are added at width 0 if they are not named.
         slots: counts, shares of the experts or ranges, by default SLOTS; or `vram`: budgets such as "8GiB".
         widths: by default 0, and 4 where the trace has predictions or a predictor is named.
-        force: put the report into a folder that holds other files, which stay.
+        force: put the report into a folder that holds other files, which stay, or another report, which is replaced.
         progress: is called with (done, total, what).
         skipped: is told why a combination was left out.
         options: contract, scope, predictor, row_bytes, workers and whatever else `slotwise.sweep` takes.
@@ -62,7 +63,7 @@ def compare(
         The files of the report, the page first.
     """
     from slotwise.policies import parse_policy
-    from slotwise.replay import BadOption, sweep
+    from slotwise.replay import BadOption, list_sizes, sweep
     from slotwise.replay.lock import held
     from slotwise.reports import check_folder, write_report
     from slotwise.traces import Trace, open_trace
@@ -81,6 +82,8 @@ def compare(
         **options,
     }
     question.pop("workers", None)
+    question = json.loads(json.dumps(question, default=str))  # as it comes back from the file
+    names = [trace.name for trace in opened]
 
     grid = [(trace, width, names) for trace in opened for width, names in _grid(trace, spelt, asked, options)]
     if not grid:
@@ -88,6 +91,8 @@ def compare(
             f"widths {_each(widths)}: leave nothing to run of {', '.join(spelt)}; bounds run at width 0 alone, so add "
             "that, or another policy"
         )
+    predicting = any(width for _, width, _ in grid)
+    overall = _Overall(progress, sum(len(names) for _, _, names in grid), list_sizes(**sizes))
     out_dir = Path(out_dir)
     results = out_dir / RESULTS
     lock = results.with_name(RESULTS + ".lock")
@@ -96,25 +101,46 @@ def compare(
     check_folder(out_dir, ours, force=force)
     new_folder = not out_dir.exists()
     out_dir.mkdir(parents=True, exist_ok=True)
-    say = progress or (lambda *_: None)
     try:
         with held(lock, f"another comparison is writing in {out_dir}; wait for it, or name another folder"):
-            _begin(question, ours)
+            _begin(question, names, ours, force=force)
             try:
-                for trace, width, names in grid:
+                for trace, width, policies_of in grid:
+                    overall.begin(policies_of)
+                    how: dict[str, Any] = options if width or not predicting else options | {"predictor": "none"}
                     sweep(
-                        [trace], names, widths=[width], out=results, progress=progress, skipped=skipped, **sizes,
-                        **options,
+                        [trace], policies_of, widths=[width], out=results, progress=overall, skipped=skipped, **sizes,
+                        **how,
                     )  # fmt: skip
             except BaseException:
                 if not any(path.exists() for path in ours[:2]):  # no row to go on with, so nothing is left behind
                     ours[2].unlink()
                 raise
-            return write_report([results], out_dir, keep=ours, force=force, progress=lambda what: say(1, 1, what))
+            return write_report([results], out_dir, keep=ours, force=force, progress=overall.end)
     except BaseException:
         if new_folder and not any(out_dir.iterdir()):
             out_dir.rmdir()
         raise
+
+
+class _Overall:
+    """The progress of several sweeps as that of one: what a sweep need not run counts as done."""
+
+    def __init__(self, progress: Progress | None, n_policies: int, sizes: list[Any]):
+        self.progress, self.per_policy = progress, len(sizes)
+        self.total, self.before, self.upcoming = n_policies * len(sizes), 0, 0
+
+    def begin(self, names: list[str]) -> None:
+        self.before += self.upcoming
+        self.upcoming = len(names) * self.per_policy
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        if self.progress:
+            self.progress(self.before + self.upcoming - total + done, self.total, what)
+
+    def end(self, what: str) -> None:
+        if self.progress:
+            self.progress(self.total, self.total, what)
 
 
 def _each(one_or_more: Any) -> list[Any]:
@@ -147,33 +173,69 @@ def _grid(
     if widths is None:
         named = options.get("predictor", "trace") != "trace"
         widths = sorted({0, WIDTH if named else min(WIDTH, trace.predicted_width)})
-    for width in widths:
+    for width in sorted({0, *widths}):
         if width:
             names = [policy for policy in policies if not is_bound(policy)]
         else:
-            names = [policy for policy in policies if without_guard(policy) not in set(policies) - {policy}]
+            plain = [policy for policy in policies if without_guard(policy) not in set(policies) - {policy}]
+            names = [*(plain if 0 in widths else []), *(policy for policy in ALWAYS if policy not in policies)]
+            names += [] if 0 in widths else [policy for policy in policies if is_bound(policy)]
         if names:
             yield width, names
 
 
-def _begin(question: dict[str, Any], ours: list[Path]) -> None:
-    """Clears the folder of rows that answer another question; rows that no `compare` wrote are refused."""
+def _begin(question: dict[str, Any], names: list[str], ours: list[Path], *, force: bool) -> None:
+    """Looks at what is in the folder. What answers another question is refused, or with `force` cleared away."""
     from slotwise.replay.lock import held
-    from slotwise.reports import BadResult
+    from slotwise.reports import BadResult, earlier_report
 
     results, part, note = ours[:3]
-    text = json.dumps(question, indent=1, default=str)
+    out_dir = note.parent
     if results.exists() and not note.exists():
         raise BadResult(
             f"{results}: was not written by `slotwise compare`; name another folder, or use `slotwise report`"
         )
     if note.exists() and not note.is_file():
         raise BadResult(f"{note}: is not a file, so `slotwise compare` did not write it; name another folder")
-    if note.exists() and note.read_bytes() != text.encode():
+    there = _noted(note)
+    of_names = there.pop("names", None) or ["another trace"]
+    report = earlier_report(out_dir)
+    answered = report or results.exists() or part.exists()
+    if answered and there != question:
+        if not force:
+            here = _difference(there, question, of_names, names)
+            what = f"a comparison of {', '.join(of_names)}" if note.exists() else f"a report on {', '.join(report)}"
+            raise BadResult(
+                f"{out_dir}: holds {what}{here}; name another folder, or replace what is there with --force"
+            )
         with held(part, f"a sweep is writing {results}; wait for it, or name another folder") as journal:
             results.unlink(missing_ok=True)
             journal.truncate(0)
-    note.write_text(text)  # cut short, it is another question: the worst that follows is a sweep from the start
+    draft = note.with_name(f"{RESULTS}.{QUESTION}.tmp")  # among `ours` if a kill leaves it
+    draft.write_text(json.dumps({"names": names, **question}, indent=1))
+    draft.replace(note)
+
+
+def _noted(note: Path) -> dict[str, Any]:
+    """The question that an earlier `compare` wrote down; {} if there is none that can be read."""
+    try:
+        found = json.loads(note.read_bytes()) if note.exists() else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _difference(there: dict[str, Any], here: dict[str, Any], of_names: list[str], names: list[str]) -> str:
+    """What sets the two questions apart, in the words of the first thing that differs."""
+    if not there:
+        return ""
+    if there.get("traces") != here["traces"]:
+        return f", and you ask about {', '.join(names)}" if of_names != names else " with other contents"
+    name = next(name for name in [*here, *there] if there.get(name) != here.get(name))
+    was, now = (
+        "unset" if of.get(name) is None else ", ".join(map(str, _each(of[name]))) or "none" for of in (there, here)
+    )
+    return f" with {name} {was}, and you ask for {name} {now}"
 
 
 class _Callable(ModuleType):

@@ -1,13 +1,16 @@
 """The command line as a whole: help, typos, and how every way to end becomes an exit code and one line."""
 
+import contextlib
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import python, run, slotwise
 
@@ -194,7 +197,34 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word():
         assert process.stdout.readline() == "x" * 80 + "\n"
         process.stdout.close()
         assert process.stderr is not None
-        assert (process.stderr.read(), process.wait(timeout=20)) == ("", 1)
+        assert (process.stderr.read(), process.wait(timeout=20)) == ("", 141)
+
+
+def test_a_command_whose_reader_goes_away_ends_with_141_and_says_nothing():
+    """`| head -1` of a table: the pipe is closed before the command writes."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "slotwise", "formats"]
+    done = subprocess.run(words, stdout=writer, stderr=-1, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_warning_beside_a_progress_bar_is_a_line_of_its_own(tmp_path):
+    np.savez(tmp_path / "t.npz", experts=np.tile(np.arange(8, dtype=np.uint8).reshape(2, 1, 4), (50, 1, 1)))
+    terminal, there = pty.openpty()
+    words = [sys.executable, "-m", "slotwise", "replay", "t.npz", "--slots", "2"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=there):
+        os.close(there)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while part := os.read(terminal, 4096):
+                said += part
+    os.close(terminal)
+    lines = re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", said).replace(b"\r", b"\n").split(b"\n")
+    warned = [line for line in lines if b"warning" in line]
+    assert warned
+    assert all(line.startswith(b"slotwise: warning: ") for line in warned)
 
 
 @pytest.mark.parametrize(("listing", "known"), [("policies", "lfru"), ("formats", "npz"), ("predictors", "oracle")])

@@ -96,11 +96,13 @@ def test_a_table_is_for_people(trace):
         "hit rate 40.00 % (2 of 5 demands)",
         "SIMULATED",
         "used_share –",
-        "token cycle T: 1,000 bytes",
+        "token cycle T: 1000 B",
         "start: cold; policy=lru, slots=3,",
     ):
         assert words in done.stdout
     assert "sha256" not in done.stdout
+    assert ["bytes_loaded", "2.93", "KiB", "0", "B", "2.93", "KiB"] in cells
+    assert "bytes_per_token 600 B" in done.stdout
 
 
 def test_every_option_is_printed_with_its_value(capsys, trace):

@@ -30,7 +30,8 @@ def test_import_writes_a_trace_and_warns_on_stderr(tmp_path, foreign):
     done = slotwise("trace", "import", foreign, "-o", tmp_path / "t.parquet")
     assert done.stdout.startswith(f"{tmp_path / 't.parquet'}: <Trace foreign: unnamed model, 30 tokens x 2 layers")
     assert done.stderr.startswith(
-        f"slotwise: warning: {foreign}: n_experts is not recorded; taken as the largest id + 1 = 16"
+        f"slotwise: warning: {foreign}: n_experts is not recorded; taken as the largest id + 1 = 16; "
+        "`slotwise trace import ... --n-experts N` says better"
     )
     assert done.stderr.count("\n") == 1
     expected = whole(open_trace(foreign, n_experts=16))

@@ -1,9 +1,11 @@
 """`compare`: the grid it runs, what it leaves behind, going on when interrupted; and both commands by exit code."""
 
 import json
+import sys
 
 import pyarrow.parquet as pq
 import pytest
+from conftest import run as python_run
 
 import slotwise
 from slotwise import BadOption
@@ -30,6 +32,11 @@ def grid(folder):
     }
 
 
+def both(*slots):
+    """The baseline and the bound, which always run."""
+    return {(policy, size, 0) for policy in ("lru", "opt") for size in slots}
+
+
 def test_the_grid_has_no_combination_that_says_nothing_new(trace, tmp_path):
     page = compare([trace], tmp_path / "out", **QUICK)[0]
     found, _ = grid(tmp_path / "out")
@@ -43,15 +50,15 @@ def test_the_grid_has_no_combination_that_says_nothing_new(trace, tmp_path):
 
 def test_a_guarded_policy_alone_runs_at_width_0_too(trace, tmp_path):
     compare([trace], tmp_path / "out", policies=["lfru+guard"], slots=[4])
-    assert grid(tmp_path / "out")[0] == {("lfru+guard", 4, 0), ("lfru+guard", 4, 3)}
+    assert grid(tmp_path / "out")[0] == {("lfru+guard", 4, 0), ("lfru+guard", 4, 3), *both(4)}
 
 
 def test_without_predictions_there_is_no_look_ahead_unless_a_predictor_is_named(tmp_path):
     plain = slotwise.Trace.synthesise(n_tokens=50, n_layers=2, n_experts=8, top_k=2)
     compare([plain], tmp_path / "a", policies=["lru"], slots=[4])
-    assert grid(tmp_path / "a")[0] == {("lru", 4, 0)}
+    assert grid(tmp_path / "a")[0] == both(4)
     compare([plain], tmp_path / "b", policies=["lru"], slots=[4], predictor="previous")
-    assert grid(tmp_path / "b")[0] == {("lru", 4, 0), ("lru", 4, 4)}
+    assert grid(tmp_path / "b")[0] == both(4) | {("lru", 4, 4)}
 
 
 def test_the_defaults_are_what_the_documentation_promises(trace, tmp_path):
@@ -79,10 +86,49 @@ def test_the_same_call_again_replays_nothing_and_an_interrupted_one_goes_on(trac
     assert sum("width" in what for what in told) == table.num_rows - 5
 
 
-def test_another_question_starts_anew(trace, tmp_path):
-    compare([trace], tmp_path / "out", policies=["lru"], slots=[4])
-    compare([trace], tmp_path / "out", policies=["fifo"], slots=[4])
-    assert {policy for policy, _, _ in grid(tmp_path / "out")[0]} == {"fifo"}
+def test_another_question_is_refused_by_what_differs_and_forced_starts_anew(trace, tmp_path):
+    out = tmp_path / "out"
+    compare([trace], out, policies=["lru"], slots=[4])
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(slotwise.BadResult, match=r"of toy with policies lru, and you ask for policies fifo.*--force"):
+        compare([trace], out, policies=["fifo"], slots=[4])
+    with pytest.raises(slotwise.BadResult, match=r"comparison of toy, and you ask about synth.*--force"):
+        compare(slotwise.Trace.synthesise(n_tokens=50, n_layers=2, n_experts=8, top_k=2), out, slots=[4])
+    with pytest.raises(slotwise.BadResult, match="with reset unset, and you ask for reset request"):
+        compare([trace], out, policies=["lru"], slots=[4], reset="request")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    compare([trace], out, policies=["fifo"], slots=[4], force=True)
+    assert grid(out)[0] == {("fifo", 4, 0), ("fifo", 4, 3), *both(4)}
+
+
+def test_a_report_of_other_rows_is_not_replaced_either(trace, tmp_path):
+    slotwise.sweep(trace, "lru", 4, out=tmp_path / "a.parquet")
+    slotwise.sweep(slotwise.Trace.synthesise(n_tokens=50), "lru", 4, out=tmp_path / "b.parquet")
+    slotwise.write_report([tmp_path / "a.parquet"], tmp_path / "out")
+    with pytest.raises(slotwise.BadResult, match=r"a report on toy from a.parquet, and this one is on synth"):
+        slotwise.write_report([tmp_path / "b.parquet"], tmp_path / "out")
+    with pytest.raises(slotwise.BadResult, match=r"out: holds a report on toy; name another"):
+        compare([trace], tmp_path / "out", **QUICK)
+    slotwise.sweep(trace, "fifo", 4, out=tmp_path / "a.parquet")
+    assert slotwise.write_report([tmp_path / "a.parquet"], tmp_path / "out"), "more rows of the same refresh it"
+    assert slotwise.write_report([tmp_path / "b.parquet"], tmp_path / "out", force=True)
+
+
+def test_a_policy_alone_is_held_against_lru_and_the_bound_and_why_not_is_said(trace, tmp_path):
+    compare([trace], tmp_path / "a", policies=["fifo"], slots=[4], widths=[3])
+    assert grid(tmp_path / "a")[0] == {("fifo", 4, 3), *both(4)}
+    said = []
+    compare([trace], tmp_path / "b", policies="fifo", slots=4, contract="sequential", skipped=said.append)
+    assert {policy for policy, _, _ in grid(tmp_path / "b")[0]} == {"fifo", "lru"}
+    assert any("does not cover the sequential contract" in why for why in said)
+
+
+def test_progress_counts_to_one_total(trace, tmp_path):
+    told = []
+    compare([trace], tmp_path / "out", **QUICK, progress=lambda done, total, what: told.append((done, total)))
+    assert {total for _, total in told} == {12}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert (told[0][0], told[-1][0]) == (1, 12)
 
 
 def test_rows_that_compare_did_not_write_are_not_touched(trace, tmp_path):
@@ -98,7 +144,7 @@ def test_rows_that_compare_did_not_write_are_not_touched(trace, tmp_path):
 def test_several_traces_and_budgets_in_bytes(trace, tmp_path):
     other = slotwise.Trace.synthesise(n_tokens=60, n_layers=2, n_experts=8, top_k=2, row_bytes=2000, seed=1)
     compare([trace, other], tmp_path / "out", policies=["lru"], vram=["12KB"], widths=[0])
-    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("lru", 3, 0)}
+    assert grid(tmp_path / "out")[0] == both(4, 3)
     assert (tmp_path / "out/report.html").read_text().count('class="chapter"') == 2
 
 
@@ -204,3 +250,35 @@ def test_one_of_each_need_not_be_a_list(trace, tmp_path):
     page = slotwise.compare(str(trace), tmp_path / "r", policies="lru", slots=4, widths=0)[0]
     answer = json.loads((page.parent / "report.json").read_text())["sections"]
     assert [(one["slots"], one["width"], one["winner"]) for one in answer[0]["winners"]] == [(4, 0, "lru")]
+
+
+SLOW = """
+import importlib, os, sys, time
+from slotwise.cli.main import main
+sweep = importlib.import_module("slotwise.replay.sweep")
+plain, count = sweep._one, [0]
+def one(trace, choice):
+    count[0] += 1
+    if count[0] == int(sys.argv[2]):
+        time.sleep(0.5)
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return plain(trace, choice)
+sweep._one = one
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "at", "code", "words"),
+    [(2, 3, 130, "what is finished is kept, run the same command to go on"), (15, 3, 143, "what is finished is kept"),
+     (2, 1, 130, "no replay had finished, nothing is kept")],
+)  # fmt: skip
+def test_stopped_it_says_what_is_kept_and_how_to_go_on(trace, tmp_path, number, at, code, words):
+    out = tmp_path / "out"
+    done = python_run(
+        sys.executable, "-c", SLOW, str(number), str(at), "compare", trace, "-o", out, "--workers", "1", "--slots", "4",
+        code=code,
+    )  # fmt: skip
+    assert done.stderr.startswith("slotwise: interrupted; " + words)
+    assert len(done.stderr.split("\n\n")[0].splitlines()) == 1
+    assert out.exists() == (at > 1)

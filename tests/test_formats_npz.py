@@ -84,6 +84,12 @@ def test_the_number_of_experts_is_the_largest_id_and_one_only_when_nothing_says_
     assert opened(saved(path, experts=IDS, n_experts=8)).n_experts == 8
 
 
+def test_an_array_that_is_not_read_is_named_with_the_one_that_was_meant(tmp_path):
+    path = saved(tmp_path / "t.npz", experts=IDS, predictions=IDS, zebra=IDS)
+    with pytest.warns(TraceWarning, match=r"'predictions', 'zebra' is not read .did you mean predicted.*exp"):
+        open_trace(path)
+
+
 def test_absent_rows_are_no_expert_255(tmp_path):
     np.savez(tmp_path / "t.npz", experts=np.array([[[255, 255]], [[1, 2]]], np.uint8))
     trace = opened(tmp_path / "t.npz", warning="taken as the largest id \\+ 1 = 3")

@@ -1,6 +1,8 @@
 """Live calls of `Pool`, tick by tick, against the slow twin: verb for verb, slot for slot, counter for counter."""
 
+import inspect
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from oracle_counts import BYTES, DROP, INVALID, LATE
 from oracle_counts import NAMES as COUNTERS
 
 import slotwise
+from slotwise.policies.errors import PolicyWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
@@ -214,9 +217,28 @@ def test_a_layer_that_is_none_is_refused(layer):
 )  # fmt: skip
 def test_a_number_that_is_none_is_refused_when_the_pool_is_made(name, value):
     with pytest.raises(slotwise.BadPolicy) as refused:
-        small(**{"row_bytes": 1} | {name: value})
+        small(**{"row_bytes": 1, "slots": None if name == "capacity_bytes" else 2} | {name: value})
     assert str(refused.value).startswith(name)
     assert len(str(refused.value)) < 200
+
+
+def test_a_pool_is_sized_by_slots_or_by_bytes_and_never_in_silence():
+    make = {"n_layers": 2, "n_experts": 8}
+    with pytest.raises(slotwise.BadPolicy, match="slots is not given: write slots=32"):
+        slotwise.Pool("lru", **make)
+    with pytest.raises(slotwise.BadPolicy, match="slots=3 and capacity_bytes=100: a pool is sized by one of them"):
+        slotwise.Pool("lru", **make, slots=3, capacity_bytes=100, row_bytes=[1, 2], scope="global")
+    with pytest.warns(PolicyWarning, match="slots=9: a pool has only 8 keys, so 8 are used") as said:
+        assert slotwise.Pool("lru", **make, slots=[4, 9]).slots == [4, 8]
+    assert said[0].filename == __file__
+    assert slotwise.Pool("lru", **make, slots=0).slots == [0, 0]
+
+
+def test_help_names_every_argument_of_a_pool():
+    said = slotwise.Pool.__doc__.split("Args:")[1]
+    names = list(inspect.signature(slotwise.Pool).parameters)
+    assert [name for name in names if not re.search(rf"\b{name}\b[^\n:]*:", said)] == []
+    assert "plain: internal" in said
 
 
 def test_slots_and_row_bytes_are_one_number_or_one_for_each_layer():

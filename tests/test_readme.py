@@ -81,9 +81,13 @@ def test_a_priority_may_use_every_name_that_the_readme_gives(place):
     table = README.partition("## Your own policy")[2]
     names = re.findall(r"`(p\.\w+\[key\]|at\.\w+|p\.ints\[i\]|p\.floats\[i\])`", table)
     assert len(names) > 15
-    used = " + ".join(f"np.int64({name.replace('[i]', '[0]')} != 0)" for name in dict.fromkeys(names))
+    names = [name.replace("ints[i]", "ints[0]").replace("floats[i]", "floats[1]") for name in dict.fromkeys(names)]
+    used = " + ".join(f"np.int64({name} != 0)" for name in names)
+    declared = 'name: ClassVar[str] = "twice"'
+    more = "needs_future: ClassVar[bool] = True\n    n: int = 8\n    half: float = 0.5"
     text = (place / "mine.py").read_text().replace("return p.touch[key]", f"return {used} + p.touch[key]")
-    (place / "mine.py").write_text("import numpy as np\n" + text)
+    assert declared in text
+    (place / "mine.py").write_text("import numpy as np\n" + text.replace(declared, f"{declared}\n    {more}"))
     trace = slotwise.Trace.synthesise(n_tokens=20, n_layers=2, n_experts=8, top_k=2)
     assert slotwise.replay(trace, f"{place / 'mine.py'}+guard", 4).counters["hits"] > 0
 

@@ -172,7 +172,8 @@ def test_a_predictor_that_is_misspelt_is_answered_with_the_way_out(mixed, predic
 def test_the_predictor_is_named_in_full_and_is_none_where_nothing_is_predicted(mixed):
     spelt = slotwise.replay(mixed, slots=4, width=1, predictor="noisy( recall=0.5 )").options["predictor"]
     assert spelt == "noisy(recall=0.5)"
-    assert slotwise.replay(mixed, slots=4, predictor="oracle").options["predictor"] == "none"
+    with pytest.warns(UserWarning, match="at width 0 nothing is predicted"):
+        assert slotwise.replay(mixed, slots=4, predictor="oracle").options["predictor"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,18 @@ def test_a_result_reads_as_three_lines_and_a_fourth_about_predictions(mixed):
         "  pools: 2 slots per layer; row size unknown\n"
         "  hit rate 50.00 % (2 of 4 demands); 0.50 loads per token, yield 1.00 hits per load"
     )
-    assert repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[3].startswith("  predictions ")
+    told = repr(slotwise.replay(mixed, slots=4, width=1)).splitlines()[3]
+    assert told.startswith("  predictions ")
+    assert "invalid" not in told
+
+
+def test_predictions_that_name_no_expert_are_told_in_the_line():
+    trace = slotwise.Trace.from_arrays(
+        np.zeros((3, 2, 1), np.uint8), n_experts=8, predicted=np.full((3, 2, 1), 9, np.uint8)
+    )
+    told = repr(slotwise.replay(trace, slots=4, width=1))
+    assert "predictions 3: 0 loaded" in told
+    assert told.endswith("3 invalid (repeated, or no expert of the trace)")
 
 
 def test_the_counts_of_the_layers_are_a_polars_frame(mixed):

@@ -64,6 +64,21 @@ def test_vram_is_the_bytes_of_all_pools_and_becomes_slots_where_a_pool_has_rows_
     assert found == [slots, by_layer, capacity, str(vram)]
 
 
+def test_slots_may_be_a_list_with_one_size_for_each_layer():
+    result = slotwise.replay(demanding(A, n_layers=2, row_bytes=[100, 200]), slots=[3, "25%"])
+    assert (result.options["slots_by_layer"], result.options["slots_asked"]) == ([3, 2], "3, 25%")
+    assert result.options["capacity_bytes"] == 3 * 100 + 2 * 200
+    for slots, scope in (([3], "layer"), ([3, 2], "global")):
+        with pytest.raises(slotwise.BadOption, match=r"one for each of the 2 layers"):
+            slotwise.replay(demanding(A, n_layers=2), slots=slots, scope=scope)
+
+
+def test_rows_that_differ_are_not_called_unknown():
+    known = slotwise.replay(demanding(A, n_layers=2, row_bytes=[100, 200]), slots=16, scope="global")
+    assert "rows differ in size" in repr(known)
+    assert "row size unknown" in repr(slotwise.replay(demanding(A, n_layers=2), slots=16, scope="global"))
+
+
 @pytest.mark.parametrize(
     ("vram", "bypassed", "evictions", "bytes_loaded"),
     [

@@ -77,6 +77,27 @@ def test_nothing_is_wider_than_the_screen(browse, page, tmp_path, width):
     assert int(found[1]) <= width
 
 
+SIZES = """<body><iframe style="width:{width}px;height:900px;border:0" srcdoc="{page}"></iframe><script>
+onload = () => {{
+  const inside = document.querySelector("iframe").contentDocument, said = document.body.dataset
+  said.sign = getComputedStyle(inside.querySelector(".sideways")).display
+  said.figure = Math.round(inside.querySelector("figure svg").getBoundingClientRect().width)
+}}
+</script>"""
+
+
+@pytest.mark.parametrize(("width", "sign"), [(400, "block"), (1280, "none")])
+def test_a_phone_is_told_that_tables_scroll_and_shows_legends_at_their_size(browse, page, tmp_path, width, sign):
+    """A figure is 470 pixels wide; at the 370 of a phone its letters of 10 pixels would be 8."""
+    frame = tmp_path / "frame.html"
+    frame.write_text(SIZES.format(width=width, page=html.escape(page.read_text())))
+    text = browse(frame, "--dump-dom")
+    assert f'data-sign="{sign}"' in text
+    found = re.search(r'data-figure="(\d+)"', text)
+    assert found
+    assert int(found[1]) >= 460
+
+
 @pytest.mark.parametrize("name", ["hit-rate-w0", "loads-w4", "trade", "predictions", "layers", "warm-up", "decode"])
 def test_each_figure_has_ink_inside_and_none_at_its_rim(page, name):
     """What touches the rim of a figure is cut off."""

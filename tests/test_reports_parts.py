@@ -147,6 +147,7 @@ def test_csv_holds_every_configuration_option_and_counter(usual):
         with (out / name).open() as file:
             lines = list(csv.DictReader(file))
         assert len(lines) == split * len(rows)
+        assert len({tuple(line[key] for key in ("policy", "slots", "width")) for line in lines}) == len(rows)
         assert sum(int(line["misses"]) for line in lines) == sum(row["misses"] for row in rows)
 
 

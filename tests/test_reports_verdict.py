@@ -51,12 +51,57 @@ def test_the_winner_leads_by_what_subtraction_says(contest):
 def test_the_headline_says_the_same_in_words(contest):
     for row, fills in zip(contest.rows, (800, 600, 0, 0), strict=True):  # of 200 tokens
         row["fills"] = fills
-    first, second = headline(contest)
+    first, second, third = headline(contest)
     assert first == (
-        "At 4 of 16 slots per layer (25 %), width 0, lfru hits most: 60.0 % of demands for 3 rows loaded per token, "
-        "10.00 points above lru, which loads 4 (20.0 % fewer misses); the bound is 75.0 %."
+        "At 4 of 16 slots per layer (25 %), width 0, lfru hits most: 60.0 % of demands, for 3 rows loaded per token. "
+        "That is 10.00 points above lru (20.0 % fewer misses), which loads 4 rows per token. The bound hits 75.0 %."
     )
-    assert second.startswith("The bound has 50 % as many misses as lru there: mostly the working set")
+    assert second.startswith("That is over all phases; in decode alone lfru hits ")
+    assert third == (
+        "Of the misses of lru, evicting better avoids 50 % at most, as the bound does; lfru avoids 20 %. "
+        "So it is both, a policy failure and a working-set failure."
+    )
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [(1066, "mostly a working-set failure"), (1067, "both"), (1333, "both"), (1334, "mostly a policy failure")],
+)
+def test_the_diagnosis_has_a_middle(tmp_path, bound, words):
+    """lru misses 800 of 1,600; the bound has 534, 533, 267 and 266 misses of its own; two thirds are 533.3."""
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 4) for policy in ("lru", "opt")])])
+    (section,) = sections([with_hits(row, hits) for row, hits in zip(rows, (800, bound), strict=True)])
+    assert f"So it is {words}" in headline(section)[-1]
+
+
+def test_a_look_ahead_that_does_not_pay_is_said_with_its_price(tmp_path):
+    """1,600 demands: 48 hits fewer are 3 points."""
+    grid = [make_row("lru", 4), make_row("lru", 4, width=2), make_row("lru", 4, width=3)]
+    rows = read_rows([write_rows(tmp_path / "r.parquet", grid)])
+    (section,) = sections([
+        with_hits(row, hits, fills=fills)
+        for row, hits, fills in zip(rows, (800, 752, 700), (100, 250, 300), strict=True)
+    ])  # fmt: skip
+    assert headline(section)[-1] == (
+        "Look-ahead does not pay: at its best, width 2, lru hits 47.0 %, 3.00 points less than lru without it, "
+        "for 2.50 times the loads."
+    )
+
+
+def test_one_phase_has_no_bound_and_no_diagnosis(tmp_path):
+    rows = [make_row(policy, 4, phase="decode") for policy in ("lru", "opt")]
+    section = section_of(tmp_path, rows)
+    (told,) = headline(section)
+    assert "width 0, in decode, lru hits" in told
+    assert "Opt over the whole run, no bound of one phase, hits" in told
+    assert "to opt over the whole run" in winners(section).columns
+    assert "to the bound" not in winners(section).columns
+
+
+def test_a_budget_is_named_as_it_was_asked_for(tmp_path):
+    row = make_row("lru", 4, row_bytes=512) | {"slots_asked": "8KiB", "capacity_bytes": 4 * 4 * 512}
+    told = headline(section_of(tmp_path, [row]))[0]
+    assert told.startswith("At 8KiB of VRAM (4 of 16 slots per layer, 25 %), width 0, lru hits")
 
 
 def test_what_knows_the_future_does_not_win(tmp_path):
@@ -84,7 +129,7 @@ def test_equal_hits_are_a_tie_that_fewer_loads_lead(tmp_path):
     (verdict,) = verdicts(section)
     assert (verdict.winner["policy"], len(verdict.tied), verdict.runner_up) == ("lfru", 3, None)
     assert (
-        "3 policies tie at 93.8 % of demands, lfru with the fewest loads: 0.500 rows loaded per token."
+        "3 policies tie at 93.8 % of demands; lfru has the fewest loads: 0.500 rows loaded per token."
         in headline(section)[0]
     )
     assert winners(section).rows[0][2] == ("lfru", "and 2 more with equal hits")
@@ -101,11 +146,11 @@ def test_a_policy_that_hits_nearly_as_often_for_far_fewer_loads_is_named_with_it
     (verdict,) = verdicts(section)
     assert verdict.cheaper
     assert verdict.cheaper["policy"] == "lru+gate", "fifo is too far below, lru loads too much"
-    assert headline(section)[1] == (
+    assert headline(section)[2] == (
         "Nearly the same for far fewer loads: lru+gate hits 58.1 %, 1.87 points less, "
         "for 0.500 rows loaded per token (512 KiB moved)."
     )
-    assert "60.0 % of demands for 5 rows loaded per token (5 MiB moved)" in headline(section)[0]
+    assert "60.0 % of demands, for 5 rows loaded per token (5 MiB moved)" in headline(section)[0]
     table = winners(section)
     told = dict(zip(table.columns, table.rows[0], strict=True))
     assert told["nearly the same"] == ("lru+gate", "58.1 % for 0.500 loads", "512 KiB")

@@ -1,14 +1,12 @@
 """Sweeps: a grid into one file. Nothing that finished is run again or lost, and the same grid gives the same bytes."""
 
 import fcntl
-import json
 import signal
 import sys
 
 import pyarrow.parquet as pq
 import pytest
 from conftest import run
-from conftest import slotwise as command
 from trace_cases import demanding, tiny
 
 import slotwise
@@ -269,32 +267,3 @@ def test_a_file_that_no_sweep_wrote_is_not_touched(out, kind):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(BadOption, match=r"none/r.parquet.*: name a file in"):
         ran(tiny(), out=tmp_path / "none" / "r.parquet")
-
-
-# ---- the command
-
-
-def test_the_command_says_where_the_file_is_what_was_left_out_and_what_to_do_next(tmp_path):
-    demanding(0, 1, 0, n_layers=2).save(tmp_path / "t.parquet")
-    grid = ["t.parquet", "--policy", "opt", "--policy", "lru", "--slots", "1,50%", "--width", "0,1"]
-    done = command("sweep", *grid, "--predictor", "oracle", "-o", "r.parquet", cwd=tmp_path)
-    assert done.stdout == "r.parquet; next: slotwise report r.parquet -o report\n"
-    assert done.stderr.startswith("slotwise: left out: opt bounds runs without prefetch")
-    assert done.stderr.count("\n") == 1
-    assert len(shown(tmp_path / "r.parquet")) == 6
-    again = command("sweep", *grid, "--predictor", "oracle", "-o", "r.parquet", "--json", cwd=tmp_path)
-    assert json.loads(again.stdout)["output"] == "r.parquet"
-    assert "opt bounds" in json.loads(again.stdout)["skipped"][0]
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [("--width 0,x", "--width '0,x': write whole numbers with commas"), ("--width -1", "width=-1: it is at least 0"),
-     ("--slots many", "slots 'many'"), ("--workers 0", "'--workers'"), ("--polcy lru", "--policy")],
-)  # fmt: skip
-def test_wrong_usage_is_exit_code_2_and_one_line(tmp_path, words, hint):
-    grid = ["sample", "--policy", "lru", "--slots", "8", "-o", "r.parquet"]
-    done = command("sweep", *grid, *words.split(), code=2, cwd=tmp_path)
-    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-    assert hint in done.stderr
-    assert list(tmp_path.iterdir()) == []

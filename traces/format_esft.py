@@ -130,7 +130,7 @@ def _top_k(where: str, ids: np.ndarray, lengths: np.ndarray, told: int | None) -
             warn(
                 where,
                 f"top_k is not recorded; taken as {k}, the largest that divides the lines without repeating an "
-                "expert (--top-k says better)",
+                "expert (`slotwise trace import ... --top-k K` says better)",
             )
             return k
     raise AssertionError("k = 1 never repeats")

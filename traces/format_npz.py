@@ -29,6 +29,7 @@ Several files are one capture, a request each. Nothing is unpickled.
 
 from __future__ import annotations
 
+import difflib
 import lzma
 import math
 import struct
@@ -215,6 +216,10 @@ def _members(path: Path) -> dict[str, np.ndarray]:
             raise
         except ZIP_ERRORS as error:
             raise BadTrace(f"{path}: damaged or truncated npz ({short(str(error))})") from None
+    if unknown := sorted(set(found) - set(MEMBERS)):
+        near = [(name, difflib.get_close_matches(name, MEMBERS, 1)) for name in unknown]
+        hint = "".join(f" (did you mean {close[0]}?)" for _, close in near[:1] if close)
+        warn(str(path), f"array {', '.join(map(repr, unknown))} is not read{hint}; known: {', '.join(MEMBERS)}")
     if "routed_experts" in part and "experts" not in part:
         part["experts"] = part.pop("routed_experts")
     if "experts" not in part:

@@ -21,7 +21,8 @@ def short(value: Any) -> str:
 
 def guessed_n_experts(where: str, largest: int) -> int:
     """The last resort: nothing says how many experts there are."""
-    warn(where, f"n_experts is not recorded; taken as the largest id + 1 = {largest + 1} (--n-experts says better)")
+    better = "`slotwise trace import ... --n-experts N` says better"
+    warn(where, f"n_experts is not recorded; taken as the largest id + 1 = {largest + 1}; {better}")
     return largest + 1
 
 

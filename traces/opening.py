@@ -101,5 +101,5 @@ def _sniff(path: Path, head: bytes) -> str:
             return name
     raise BadTrace(
         f"{path}: in no known trace format ({', '.join(['slotwise', *_modules()])}); is it a trace at all? "
-        "`--format` names one"
+        "`slotwise trace import --format NAME` names one"
     )

@@ -1,0 +1,68 @@
+"""What a policy of one's own gets wrong: one line that says what and where, and never a plausible result."""
+
+import pytest
+from test_policies_by_path import OLDEST, hits, victim
+
+import slotwise
+
+FIELD = OLDEST.replace("    @static", "    n: int = 3\n    half: float = 0.5\n    @static", 1)
+WRONG = {  # what the priority says -> what is said about it; its first line is line 14
+    "return 1.5 * p.touch[key]": r"priority, line 14, returns a fraction \(float64\), but must return a whole number",
+    "return p.touch[key] / 2": r"returns a fraction",
+    "return 'x'": r"priority, line 14, returns text",
+    "return None": r"priority, line 14, returns nothing",
+    "x = p.touch[key]": r"line 13: priority may end without `return`",
+    "if p.heat[key] > 1:\n            return 1": r"line 13: priority may end without `return`",
+    "return p.tuch[key]": r"line 14: p.tuch is not there; p has touch, demanded, .*floats. Did you mean p.touch\?",
+    "return at.weather": r"line 14: at.weather is not there; at has now, tick, clock, layer, base, key_offset",
+    "return unknown(key)": r"NameError: name 'unknown' is not defined",
+    "import os; return os.getpid()": r"unsupported opcode.*line 14",
+    "return p.next[key]": r"line 14: p.next is kept only for a policy with `needs_future: ClassVar\[bool\] = True`",
+    "return [1][key]": r"failed while it ranked an expert: IndexError",
+    "return p.touch[key] // (key - key)": r"ranked an expert: ZeroDivisionError: integer division by zero",
+    "return p.touch[key] % (key - key)": r"ZeroDivisionError",
+}
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """Writes the file, and says how its class is spelt."""
+
+    def write(text: str) -> str:
+        (tmp_path / "mine.py").write_text(text)
+        return f"{tmp_path / 'mine.py'}:Mine"
+
+    return write
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_what_a_priority_gets_wrong_is_one_line_with_what_and_where(mine, body):
+    text = OLDEST.replace("return +p.touch[key]", body)
+    with pytest.raises(slotwise.BadPolicy, match=WRONG[body]) as raised:
+        hits(mine(text))
+    assert "mine.py:Mine" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(slotwise.BadPolicy, match=WRONG[body]):
+        victim(mine(text))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("p.ints[2]", r"line 16: p.ints\[2\] is no parameter; the class has 0 n, 1 half"),
+        ("p.ints[1]", r"p.ints\[1\] is the parameter half=0.5, of type float; read p.floats\[1\]"),
+        ("int(p.floats[0])", r"p.floats\[0\] is the parameter n=3, of type int; read p.ints\[0\]"),
+    ],
+)
+def test_a_field_that_there_is_not_is_refused_and_not_read_from_elsewhere(mine, body, words):
+    with pytest.raises(slotwise.BadPolicy, match=words):
+        hits(mine(FIELD.replace("+p.touch[key]", body)))
+    assert hits(mine(FIELD.replace("+p.touch[key]", "p.touch[key] * p.ints[0] * int(2 * p.floats[1])"))) == 0
+
+
+def test_what_a_helper_reads_counts_and_what_a_class_beside_it_reads_does_not(mine):
+    beside = OLDEST.replace("class Mine", "class Other").replace("+p.touch[key]", "-p.next[key]")
+    assert hits(mine(beside + OLDEST)) == 0
+    helper = OLDEST.replace("+p.touch[key]", "age(p, key)") + "def age(p, key):\n    return p.next[key]\n"
+    with pytest.raises(slotwise.BadPolicy, match=r"line 16: p.next is kept only"):
+        hits(mine(helper))

@@ -182,7 +182,8 @@ def _begin(question: dict[str, Any], names: list[str], ours: list[Path], *, forc
     if answered and there != question:
         if not force:
             here = _difference(there, question, of_names, names)
-            what = f"a comparison of {', '.join(of_names)}" if note.exists() else f"a report on {', '.join(report)}"
+            of = f"of {', '.join(of_names)}" if there else f"whose question cannot be read from {QUESTION}"
+            what = f"a comparison {of}" if note.exists() else f"a report on {', '.join(report)}"
             raise BadResult(
                 f"{out_dir}: holds {what}{here}; name another folder, or replace what is there with --force"
             )

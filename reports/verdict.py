@@ -137,7 +137,7 @@ def _against(verdict: Verdict, other: Row, name: str) -> str:
     lead = verdict.lead(other)
     above = f"{metrics.points(abs(lead)).lstrip('+')} points {'above' if lead >= 0 else 'below'} {name}"
     loads = metrics.number(whole(metrics.loads_per_token)(other))
-    return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))}), which loads {loads} rows per token"
+    return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))}), which loads {_rows(loads)} per token"
 
 
 def _decode(row: Row) -> str:
@@ -147,15 +147,19 @@ def _decode(row: Row) -> str:
         return ""
     loads = metrics.number(metrics.loads_per_token(c, metrics.tokens_of(c, row)))
     rate = metrics.percent(metrics.hit_rate(c))
-    return f"That is over all phases; in decode alone {row['policy']} hits {rate}, for {loads} rows loaded per token."
+    return f"That is over all phases; in decode alone {row['policy']} hits {rate}, for {_rows(loads)} loaded per token."
 
 
 def moves(row: Row) -> str:
     """'4.8 rows loaded per token (12.9 MiB moved)'."""
     loads, moved = (whole(rate)(row) for rate in (metrics.loads_per_token, metrics.bytes_per_token))
-    return f"{metrics.number(loads)} rows loaded per token" + (
+    return f"{_rows(metrics.number(loads))} loaded per token" + (
         "" if metrics.unknown(moved) else f" ({metrics.size(moved)} moved)"
     )
+
+
+def _rows(count: str) -> str:
+    return f"{count} row{'s' * (count != '1')}"
 
 
 def _cheaper(verdict: Verdict) -> str:

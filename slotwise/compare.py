@@ -63,7 +63,7 @@ def compare(
         The files of the report, the page first.
     """
     from slotwise.policies import parse_policy
-    from slotwise.replay import BadOption, list_sizes, sweep
+    from slotwise.replay import list_sizes, sweep
     from slotwise.replay.lock import held
     from slotwise.reports import check_folder, write_report
     from slotwise.traces import Trace, open_trace
@@ -86,11 +86,6 @@ def compare(
     names = [trace.name for trace in opened]
 
     grid = [(trace, width, names) for trace in opened for width, names in _grid(trace, spelt, asked, options)]
-    if not grid:
-        raise BadOption(
-            f"widths {_each(widths)}: leave nothing to run of {', '.join(spelt)}; bounds run at width 0 alone, so add "
-            "that, or another policy"
-        )
     predicting = any(width for _, width, _ in grid)
     overall = _Overall(progress, sum(len(names) for _, _, names in grid), list_sizes(**sizes))
     out_dir = Path(out_dir)
@@ -204,7 +199,8 @@ def _begin(question: dict[str, Any], names: list[str], ours: list[Path], *, forc
     if answered and there != question:
         if not force:
             here = _difference(there, question, of_names, names)
-            what = f"a comparison of {', '.join(of_names)}" if note.exists() else f"a report on {', '.join(report)}"
+            of = f"of {', '.join(of_names)}" if there else f"whose question cannot be read from {QUESTION}"
+            what = f"a comparison {of}" if note.exists() else f"a report on {', '.join(report)}"
             raise BadResult(
                 f"{out_dir}: holds {what}{here}; name another folder, or replace what is there with --force"
             )

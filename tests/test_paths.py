@@ -104,11 +104,13 @@ def test_what_is_no_file_is_not_waited_for(place, capsys, words, name):
 
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"{", b"[" * 100_000, b"1" * 5000, b"\0", b"[]", b'{"files": [[]]}'])
 def test_notes_in_a_report_folder_that_are_not_ours_are_no_reason_to_fall_over(place, capsys, text):
-    """A `compare.json` that asks something else starts anew; a strange `report.json` makes the folder a stranger's."""
+    """A `compare.json` of another question needs --force; a strange `report.json` makes the folder a stranger's."""
     words = ["compare", "t.parquet", "--policy", "lru", "--slots", "2", "-o", "report"]
     assert main(words) == 0
     (place / "report" / "compare.json").write_bytes(text)
-    assert main(words) == 0
+    capsys.readouterr()
+    assert "--force" in refused(capsys, *words)
+    assert main([*words, "--force"]) == 0
     (place / "report" / "report.json").write_bytes(text)
     capsys.readouterr()
     assert "that no report wrote" in refused(capsys, *words)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import slotwise
 from slotwise.executor.backend import backends, make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
+from slotwise.executor.checks import audit
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused
 from slotwise.executor.executor import Executor
@@ -211,6 +212,6 @@ def test_initial_rows_of_a_layer_that_is_called_late_are_copied_by_then(tmp_path
         with Executor(pool, store, backend, chain, top_k=2, headroom_bytes=0) as executor:
             for layer, copied in ((0, 2), (2, 4), (0, 4), (1, 6)):
                 executor.forward(layer, x, ids, weights)
-                executor.audit()
+                audit(executor)
                 assert executor.transfers.n_copies == copied
                 assert pool.residents(1) == [0, 1]

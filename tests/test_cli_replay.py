@@ -160,7 +160,7 @@ def test_a_global_pool_below_one_token_cycle_is_warned_about(capsys, tmp_path, s
     demanding(0, 0, 0, 0, n_layers=3, row_bytes=[10, 10, 10]).save(tmp_path / "t.parquet")
     code, out, err = say(capsys, "replay", tmp_path / "t.parquet", "--scope", "global", "--slots", slots)
     assert code == 0
-    assert "token cycle T: 30 bytes" in out
+    assert "token cycle T: 30 B" in out
     assert f"({0 if short else 9} of 12 demands)" in out
     warned = f"slotwise: warning: the global pool ({slots}) is smaller than a token cycle, 3 x 1 rows"
     assert err.startswith(warned) if short else err == ""
@@ -170,7 +170,7 @@ def test_a_global_pool_below_one_token_cycle_is_warned_about(capsys, tmp_path, s
 def test_without_row_sizes_the_token_cycle_is_said_to_be_unknown(capsys, tmp_path):
     demanding(0).save(tmp_path / "t.parquet")
     assert "token cycle T: row size unknown (--row-bytes N)" in say(capsys, "replay", tmp_path / "t.parquet")[1]
-    assert "token cycle T: 7 bytes" in say(capsys, "replay", tmp_path / "t.parquet", "--row-bytes", "7")[1]
+    assert "token cycle T: 7 B" in say(capsys, "replay", tmp_path / "t.parquet", "--row-bytes", "7")[1]
 
 
 def test_slots_beyond_the_keys_are_one_line_of_warning(capsys, trace):

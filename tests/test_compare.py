@@ -179,7 +179,7 @@ def test_the_same_call_works_once_a_policy_was_edited(trace, tmp_path):
     for more in ("", "    @staticmethod\n    def priority(p, key, at):\n        return p.heat[key]\n"):
         (tmp_path / "mine.py").write_text(text + more)
         compare([trace], tmp_path / "out", policies=["lru", f"{tmp_path / 'mine.py'}"], slots=[4], widths=[0])
-    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), (f"{tmp_path / 'mine.py'}:Mine", 4, 0)}
+    assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("opt", 4, 0), (f"{tmp_path / 'mine.py'}:Mine", 4, 0)}
 
 
 # ---- the commands

@@ -105,23 +105,25 @@ def test_a_token_alone_gives_the_bytes_that_it_gives_among_others():
 
 
 class Slow(NumpyBackend):
-    """Copies land only when `gate` is open."""
+    """Copies land only once somebody waits for all of them."""
 
     def __init__(self):
         super().__init__()
         self.gate = threading.Event()
 
+    def drain(self):
+        self.gate.set()
+        super().drain()
+
     def _carry(self, copies, after):
-        self.gate.wait(10)
+        self.gate.wait()
         super()._carry(copies, after)
 
 
 def test_a_planned_hit_whose_copy_is_late_runs_on_the_cpu_if_asked_and_counts_diverted():
     model = Model(n_layers=1)
     trace = model.trace([1] * 6, seed=2)
-    backend = Slow()
-    threading.Timer(0.3, backend.gate.set).start()
-    late = carry_out(model, trace, "lru", 8, backend=backend, late="cold")
+    late = carry_out(model, trace, "lru", 8, backend=Slow(), late="cold")
     prompt = carry_out(model, trace, "lru", 8)
     assert late.executor.diverted > 0
     assert prompt.executor.diverted == 0

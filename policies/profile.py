@@ -27,12 +27,16 @@ class Profile:
 
 def read_bytes(path: str) -> bytes:
     """What the file holds; BadPolicy if there is none."""
-    if Path(path).exists() and not Path(path).is_file():
-        raise BadPolicy(f"profile {path!r} is not a file; make one with 'slotwise trace profile'")
     try:
-        return Path(path).read_bytes()
+        other = Path(path).exists() and not Path(path).is_file()
+        text = b"" if other else Path(path).read_bytes()
     except OSError as error:
         raise BadPolicy(f"profile {path!r}: {error.strerror}; make one with 'slotwise trace profile'") from error
+    except ValueError as error:  # a NUL in the name
+        raise BadPolicy(f"profile {path!r} cannot be the name of a file: {error}") from error
+    if other:
+        raise BadPolicy(f"profile {path!r} is not a file; make one with 'slotwise trace profile'")
+    return text
 
 
 def read_profile(path: str, text: bytes, n_layers: int, n_experts: int) -> Profile:

@@ -24,7 +24,7 @@ def test_a_run_prints_the_hash_and_the_counters_of_the_replay_with_the_same_opti
         assert timing["bytes_copied"] == law.counters["bytes_loaded"]
         assert timing["tokens_per_s"] > 0
         assert min(timing["hot_s"], timing["cold_s"]) > 0
-        assert timing["tick_s"] <= timing["seconds"]
+        assert timing["tick_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,15 @@ from conftest import python
 IMPATIENT = """
 import sys
 import slotwise
-from slotwise.policies import opening
+from slotwise.policies import memory
 
 made = []
-class Counted(opening.Buffer):
+class Counted(memory.Buffer):
     def __init__(self, **sizes):
         made.append(1)
         super().__init__(**sizes)
 
-opening.Buffer = Counted
+memory.Buffer = Counted
 alone = slotwise.replay("sample", "{policy}", 32, steps=200, threads=1).counters
 sys.setswitchinterval(1e-6)  # threads take turns at nearly every instruction
 for _ in range(10):

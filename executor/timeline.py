@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from slotwise.traces.files import beside
 
 from .timing import TickTimes
 
@@ -31,10 +32,5 @@ def write_timeline(ticks: Iterable[TickTimes], path: str | Path) -> None:
                         "ts": round(1e6 * (span[0] - start), 3), "dur": round(1e6 * (span[1] - span[0]), 3),
                     }
                 )  # fmt: skip
-    target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
+    with beside(Path(path)) as temporary:
+        temporary.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

@@ -1,6 +1,7 @@
 """What tests share: hypothesis profiles, and the captured traces that may lie beside the checkout."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: the commands under test
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
 
 settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None, print_blob=True)
 settings.register_profile("dev", max_examples=200, deadline=None)

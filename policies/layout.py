@@ -197,5 +197,6 @@ class Buffer:
 
     def set_pool(self, pool: int, **words: int) -> None:
         """Writes words of a pool's own head."""
+        head = self.field(pool, "head")
         for name, value in words.items():
-            self.field(pool, "head")[POOL.index(name)] = value
+            head[POOL.index(name)] = value

@@ -34,11 +34,13 @@ def open_buffer(
 
     ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
     for pool, ((pinned, first), capacity) in enumerate(zip(initial, capacities, strict=True)):
-        there = fitting(first, capacity, size_of)
-        pinned = [key for key in pinned if key in there]
         buffer.set_pool(
             pool, capacity=capacity, loads_tick=NEVER, n_initial=len(first), refused_from=FOREVER, **ages
         )  # fmt: skip
+        if not first:
+            continue
+        there = fitting(first, capacity, size_of)
+        pinned = [key for key in pinned if key in there]
         buffer.field(pool, "initial")[: len(first)] = first
         buffer.field(pool, "pinned")[pinned] = 1
         buffer.field(pool, "busy")[pinned] = FOREVER

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +13,7 @@ from slotwise.policies.bulk_lru import LruWindow
 from slotwise.policies.own import blame
 from slotwise.traces import Block
 
+from .crew import Crew
 from .failures import Failure, by_pool
 
 NO_IDS = np.zeros((0, 0, 0), np.uint8)
@@ -69,7 +69,7 @@ class Lane:
             known = first_demand.ravel() if self.pool.n_pools == 1 else first_demand[pool]
             self.pool.buffer.field(pool, "next")[:] = known
 
-    def advance(self, piece: Piece, workers: ThreadPoolExecutor | None, bits: np.ndarray = NO_IDS) -> np.ndarray:
+    def advance(self, piece: Piece, crew: Crew, bits: np.ndarray = NO_IDS) -> np.ndarray:
         """Drives all pools through the piece; returns its counters [cells, layers, counters].
 
         `bits`, like the block's experts, receives 1 for a hit and 2 for a miss at the first mention of a demand.
@@ -86,7 +86,7 @@ class Lane:
                 self._one(pool, piece, counts, bits)
 
         try:
-            list((workers.map if workers and self.pool.n_pools > 1 else map)(one, range(self.pool.n_pools)))
+            crew.each(one, self.pool.n_pools)
         except Exception as error:  # a user's policy may raise anything
             blame(self.pool.spec, error)
             raise

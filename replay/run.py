@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from slotwise.policies import parse_call
 from slotwise.traces import Block, Trace, make_predictor, open_trace
 from slotwise.traces.errors import warn_caller
 
+from .crew import Crew
 from .errors import BadOption, ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
@@ -54,9 +53,9 @@ def run(
     began = time.perf_counter()
     source = options.source(trace)
     replayer = _Replayer(trace, source, options)
-    with ThreadPoolExecutor(threads) if (threads or os.cpu_count() or 1) > 1 else nullcontext() as workers:
+    with Crew(threads or os.cpu_count() or 1) as crew:
         for piece in replayer.pieces():
-            replayer.advance(piece, workers)
+            replayer.advance(piece, crew)
             if progress:
                 progress(piece.first_step + len(piece.starts) - 1, replayer.n_steps, "")
             del piece  # else its block stays while the next one is read
@@ -190,15 +189,15 @@ class _Replayer:
                     resets=resets[low:high], clocks=clocks[low:high], ids=ids, future=future,
                 )  # fmt: skip
 
-    def advance(self, piece: Piece, workers: ThreadPoolExecutor | None) -> None:
+    def advance(self, piece: Piece, crew: Crew) -> None:
         """Replays one piece and counts it."""
         if self.shadow:
             here, there = (np.zeros(piece.block.experts.shape, np.uint8) for _ in range(2))
-            counts = self.lane.advance(piece, workers, here)
-            self.shadow.advance(piece, workers, there)
+            counts = self.lane.advance(piece, crew, here)
+            self.shadow.advance(piece, crew, there)
             self.tally.add(counts, piece.labels, _pollution(here, there, piece))
         else:
-            self.tally.add(self.lane.advance(piece, workers), piece.labels)
+            self.tally.add(self.lane.advance(piece, crew), piece.labels)
         steps = len(piece.starts) - 1
         sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
         tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slotwise.policies.layout import VERBS
+from slotwise.replay.crew import Crew
 from slotwise.replay.lane import Lane
 from slotwise.replay.options import Options
 from slotwise.replay.run import _Replayer
@@ -67,7 +68,7 @@ def replayed(trace, policy, slots, *, general=False, log=True, **options):
     logs = [_Log() for _ in run.lane._hashes]
     vars(run.lane)["_hashes"] = logs
     for piece in run.pieces():
-        run.advance(piece, None)
+        run.advance(piece, Crew(1))
     return run.result(0.0), [np.frombuffer(one.bytes, "<i4").reshape(-1, 4) for one in logs]
 
 

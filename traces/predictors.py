@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -88,6 +89,7 @@ def list_predictors() -> list[dict[str, Any]]:
     ]
 
 
+@functools.cache
 def _classes() -> dict[str, type[Predictor]]:
     found = sorted(
         m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("predictor_")

@@ -22,8 +22,9 @@ from peers import bench
 from slotwise.executor.cold import RowLayout
 from slotwise.executor.cupy_driver import KernelGraph, calls, check, need_cupy, need_driver
 from slotwise.executor.cupy_hot import HotChain
-from slotwise.executor.cupy_small import HOT, SmallKernels, page_locked
+from slotwise.executor.cupy_small import SmallKernels, page_locked
 from slotwise.executor.dtypes import DTYPES, encode
+from slotwise.executor.merge import HOT
 
 TICKS = 60  # in one graph
 ROUNDS = 7

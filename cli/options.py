@@ -1,6 +1,7 @@
 """The options that every command which decides about experts shares, with their defaults in one place."""
 
 from collections.abc import Callable
+from functools import wraps
 
 import click
 
@@ -46,18 +47,39 @@ _REPLAY: list[Callable] = [
 ]  # fmt: skip
 
 
+_SIZED: list[Callable] = [
+    click.option("--policy", default="lru", show_default=True, help="Policy; 'slotwise policies' lists them."),
+    click.option("--slots", help="Slots per pool: a count (32) or a fraction (25%). [default: 25%, unless --vram]"),
+    click.option("--vram", help="Pool bytes of all layers together, such as 8GiB, in place of --slots."),
+    click.option("--width", type=click.IntRange(0), default=0, show_default=True,
+                 help="Predictions per token considered."),
+]  # fmt: skip
+
+
+def one_configuration(command: Callable) -> Callable:
+    """Adds policy, size and width of one configuration; the size is a quarter of the experts if nothing is said."""
+
+    @wraps(command)
+    def sized(*, slots, vram, **options):
+        return command(slots="25%" if slots is None and vram is None else slots, vram=vram, **options)
+
+    return _with(_SIZED, sized)
+
+
 def decisions(command: Callable) -> Callable:
     """Adds the options that plans depend on; they arrive as keywords of the same names as `slotwise.replay` takes."""
-    for option in reversed(_DECISIONS):
-        command = option(command)
-    return command
+    return _with(_DECISIONS, command)
 
 
 def shared(command: Callable) -> Callable:
     """Adds those, and what only a replay can be asked for."""
-    for option in reversed(_REPLAY):
+    return decisions(_with(_REPLAY, command))
+
+
+def _with(options: list[Callable], command: Callable) -> Callable:
+    for option in reversed(options):
         command = option(command)
-    return decisions(command)
+    return command
 
 
 def numbers(text: str, name: str) -> list[int]:

@@ -6,7 +6,7 @@ import click
 
 import slotwise
 
-from .options import decisions
+from .options import decisions, one_configuration
 from .progress import working
 
 
@@ -14,10 +14,7 @@ from .progress import working
     "run", epilog="Example: slotwise run sample --shape tiny --policy lfru+guard --slots 25% --width 4 --check"
 )
 @click.argument("trace", metavar="T")
-@click.option("--policy", default="lru", show_default=True, help="Policy; 'slotwise policies' lists them.")
-@click.option("--slots", help="Slots per pool: a count (32) or a fraction (25%). [default: 25%, unless --vram]")
-@click.option("--vram", help="Pool bytes of all layers together, such as 8GiB, in place of --slots.")
-@click.option("--width", type=click.IntRange(0), default=0, show_default=True, help="Predictions per token considered.")
+@one_configuration
 @click.option("--backend", default="numpy", show_default=True, help="Device; 'slotwise backends' lists them.")
 @click.option("--weights", metavar="PATH", help="A Hugging Face checkpoint or GGUF file. [default: random rows]")
 @click.option("--shape", metavar="NAME", help="Shape of an expert by a model's name. [default: the trace's model]")
@@ -65,12 +62,10 @@ from .progress import working
 @click.option("--check", is_flag=True, help="Hold the plans against a replay and every slot against its row.")
 @decisions
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(trace, slots, vram, as_json, **options):
+def command(trace, as_json, **options):
     """Carry out a trace T (a file, or 'sample') with real copies and real computation, and measure it."""
-    if slots is None and vram is None:
-        slots = "25%"
     with working() as progress:
-        result = slotwise.run(trace, slots=slots, vram=vram, progress=progress, **options)
+        result = slotwise.run(trace, progress=progress, **options)
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
         return

@@ -13,8 +13,6 @@ import numpy as np
 from .cold import RowLayout
 from .errors import BadExecutor
 
-ABSENT, HOT, COLD = 0, 1, 2  # who computes a pair
-
 
 class Copy(NamedTuple):
     """One row on its way: addresses in host and device memory, and bytes."""

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from .backend import ABSENT, Copy, Rows
+from .backend import Copy, Rows
 from .cold import ColdChain, Layer, RowLayout, native
 from .errors import BadExecutor
+from .merge import merged
 
 ALIGNMENT = 256
 
@@ -132,13 +133,7 @@ class NumpyBackend:
 
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> np.ndarray:
         self.settle(tick)
-        weights = np.asarray(weights, np.float32)
-        out = tick.out.reshape(*chains.shape, -1)
-        y = np.zeros_like(tick.x)
-        for rank in range(chains.shape[1]):  # in router order, whoever computed it
-            there = chains[:, rank] != ABSENT
-            y[there] += weights[there, rank, None] * out[there, rank]
-        return y
+        return merged(tick.out.reshape(*chains.shape, -1), chains, np.asarray(weights, np.float32))
 
     def norm(self, x: Any, y: Any) -> np.ndarray:
         total = np.asarray(x, np.float32) + y

@@ -11,7 +11,6 @@ from .cupy_driver import Kernel, attribute, compiled, need_cupy, source
 from .errors import BadExecutor
 
 MAX_WHERE = 512  # (token, choice) pairs of one join
-ABSENT, HOT, COLD = 0, 1, 2
 MERGE = np.dtype(
     [
         ("hot", "<u8"), ("cold", "<u8"), ("weights", "<u8"), ("y", "<u8"),
@@ -53,8 +52,8 @@ class SmallKernels:
         """y [n, hidden] = sum over k of weights [n, k] * out [n, k, hidden], float32, in router order.
 
         where [n * k]: for each pair ABSENT (skipped), HOT (its row of `hot`) or COLD (its row of `cold`, page-locked
-        memory that the host has finished writing). Products and sums are each rounded to float32, as `merged` does on
-        the host: the bytes are the same. Raises BadExecutor for more than 512 pairs, or a hidden that is not a
+        memory that the host has finished writing). Products and sums are each rounded to float32, as `merge.merged`
+        does on the host: the bytes are the same. Raises BadExecutor for more than 512 pairs, or a hidden that is not a
         multiple of 4.
         """
         if n * k > MAX_WHERE or hidden % 4:
@@ -106,13 +105,3 @@ def page_locked(nbytes: int) -> NDArray[np.uint8]:
     found = np.frombuffer(memory, np.uint8, nbytes)
     found[:] = 0
     return found
-
-
-def merged(out: NDArray[np.float32], where: ArrayLike, weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same join on the host: out [n, k, hidden], where and weights [n, k] -> y [n, hidden]."""
-    y = np.zeros((out.shape[0], out.shape[2]), np.float32)
-    present = np.asarray(where).reshape(weights.shape) != ABSENT
-    for j in range(out.shape[1]):
-        here = present[:, j]
-        y[here] += weights[here, j, None] * out[here, j]
-    return y

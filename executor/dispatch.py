@@ -9,7 +9,8 @@ import numpy as np
 from slotwise.policies import Plan
 from slotwise.policies.names import V
 
-from .backend import ABSENT, Rows
+from .backend import Rows
+from .merge import ABSENT
 
 _SMALL = 64  # pairs up to which Python's own loops are faster than sorting in NumPy
 _MISSES = frozenset((V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed))

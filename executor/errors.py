@@ -11,7 +11,3 @@ class CopyRefused(RuntimeError):
 
 class CopyDoubtful(RuntimeError):
     """A batch of copies failed, and part of it may have been made."""
-
-
-class DeviceLost(RuntimeError):
-    """The device answers no more: nothing on it can be used, and only closing is left."""

@@ -12,12 +12,13 @@ import numpy as np
 
 from slotwise.policies import Plan, Pool
 
-from .backend import COLD, HOT, Backend, Rows
+from .backend import Backend, Rows
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
 from .journal import Journal
+from .merge import COLD, HOT
 from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
@@ -68,8 +69,7 @@ class Executor:
         self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
         self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
         self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
-        self.batch_gate = pool.batch_gate
-        outside = min(store.n_experts, max(1, self.batch_gate) * top_k) if miss != "cpu" else 0
+        outside = min(store.n_experts, max(1, pool.batch_gate) * top_k) if miss != "cpu" else 0
         streams = pool.prefill == "stream" and miss != "cpu"
         self.slots = Slots(
             pool, store, backend, scratch=outside, headroom_bytes=headroom_bytes,
@@ -188,7 +188,7 @@ class Executor:
             if cold:
                 self.chain.wait(self._cold(layer, tick, pairs, cold))
         loads = self._load(work.loads, layer, "demand", 0, work.loads)
-        self._fetch(layer, tick, pairs, work.misses[:n_fetched], loads, work.streamed)
+        self._fetch(layer, tick, pairs, work, n_fetched, loads)
 
     def _cold(self, layer: int, tick: Any, pairs: Pairs, experts: list[int]) -> int:
         addresses = self.store.addresses[layer]
@@ -211,15 +211,17 @@ class Executor:
         ticket = self.backend.hot(tick, work, after)
         self.transfers.reads((address for _, address in rows), ticket)
 
-    def _fetch(
-        self, layer: int, tick: Any, pairs: Pairs, misses: list[tuple[int, int]], loads: list[Load], streamed: bool
-    ) -> None:
-        """Missed rows on the device: from the slot that holds them, or by rows outside the pool, in waves."""
+    def _fetch(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch, count: int, loads: list[Load]) -> None:
+        """The first missed rows on the device: from the slot that holds them, or by rows outside the pool, in waves.
+
+        `loads` are those of the plan that were started.
+        """
+        misses = work.misses[:count]
         if not misses:
             return
         pool = 0 if self._wide else layer
         filled = {load.slot: load for load in loads}  # the last load into a slot is the one that stays
-        slots = self.pool.slots_of(layer) if self.failures else None  # what was refused or given up has none
+        slots = None if loads is work.loads else self.pool.slots_of(layer)  # what was refused or given up has none
         placed, outside, after = [], [], []
         for expert, slot in misses:
             there = slot >= 0 and (slots is None or slots.get(expert) == slot)
@@ -232,7 +234,7 @@ class Executor:
                 outside.append(expert)
         if placed:
             self._hot(tick, pairs, placed, after)
-        rows = self.slots.staging if streamed else self.slots.scratch
+        rows = self.slots.staging if work.streamed else self.slots.scratch
         for i in range(0, len(outside), max(1, len(rows))):
             wave = list(zip(outside[i : i + len(rows)], rows, strict=False))
             try:

@@ -34,7 +34,6 @@ class Slots:
         ]
         self.scratch = self._outside(backend, scratch, widest)
         self.staging = self._outside(backend, staging, widest)
-        self.n_bytes = n_bytes + beside
 
     def address(self, pool: int, slot: int) -> int:
         """Where a slot of a pool (0 for the global one) lies."""

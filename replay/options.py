@@ -12,6 +12,7 @@ import numpy as np
 
 from slotwise.policies import PolicySpec, Pool, parse_call, parse_policy
 from slotwise.policies.checks import check_together
+from slotwise.traces import make_predictor
 from slotwise.traces.errors import warn_caller
 
 from .errors import BadOption, ReplayWarning
@@ -153,6 +154,13 @@ class Options:
             "row_bytes": self.rows_of(trace),
         }
         return Pool(self.spec, n_layers=trace.n_layers, n_experts=trace.n_experts, **(arguments | more))
+
+    def predictor_of(self, trace) -> Any:
+        """Who predicts, opened on this trace; None at width 0."""
+        if not self.width:
+            return None
+        name, parameters = parse_call(self.predictor)
+        return make_predictor(name, parameters, trace, self.width, self.horizon, reset=self.reset)
 
     def check(self, trace, size: Size) -> None:
         """Raises BadPolicy (Refused where the parts are right but not together) without opening pools."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.policies import parse_call
-from slotwise.traces import Block, Trace, make_predictor, open_trace
+from slotwise.traces import Block, Trace, open_trace
 from slotwise.traces.errors import warn_caller
 
 from .crew import Crew
@@ -90,10 +89,7 @@ class _Replayer:
             pool = options.pool(trace, self.size, width=0, record=False, look=False, full=True)
             self.shadow = Lane(pool, width=0, horizon=1)
         self.policy = self.lane.pool.spec.policy
-        self.predictor = None
-        if width:
-            name, parameters = parse_call(options.predictor)
-            self.predictor = make_predictor(name, parameters, trace, width, options.horizon, reset=options.reset)
+        self.predictor = options.predictor_of(trace)
         self.n_steps, self.window = options.steps_of(source), options.window_of(source)
         rows = options.rows_of(trace)
         self._warn(rows)

@@ -20,11 +20,12 @@ from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
 from slotwise.executor.weights import Weights, open_weights
-from slotwise.policies import Pool, parse_call
+from slotwise.policies import Pool
 from slotwise.replay.options import Options
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.sizes import parse_bytes
-from slotwise.traces import Trace, make_predictor, open_trace
+from slotwise.traces import Trace, open_trace
+from slotwise.traces.files import check_target
 
 SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
 
@@ -86,28 +87,30 @@ def run(
         slots=slots,
         **{"miss": "cpu" if miss == "split" else miss, "row_bytes": layout.row_bytes, **options},
     )
-    source = asked.source(opened)
+    if timeline:
+        check_target(Path(timeline))  # now, not after the runs
+    source, size = asked.source(opened), asked.size(opened)
     n_steps = asked.steps_of(source)
     sides = SIDES[overlap]
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
     given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
     given = {name: value for name, value in given.items() if value is not None}
-    _warm_up(asked.pool(opened, asked.size(opened), full=True, future=False))
+    _warm_up(asked.pool(opened, size, full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
     with ColdChain(cpu_threads) as chain:
         kept = make_backend(backend, **given)
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers)
         store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
         for turn, (side, timing) in enumerate(turns):
-            pool = asked.pool(opened, asked.size(opened), full=True, future=False)
+            pool = asked.pool(opened, size, full=True, future=False)
             with Executor(
                 pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
                 overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
                 staging=staging, spec_chunk=spec_chunk, plan_hash=plan_hash or check, timing=timing,
             ) as executor:  # fmt: skip
                 step_s, tokens = drive(
-                    executor, source, _predictor(asked, opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
+                    executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
                     seed=asked.seed,
                     progress=progress and (lambda done, turn=turn: progress(turn * n_steps + done, total, "")),
                 )  # fmt: skip
@@ -118,7 +121,9 @@ def run(
         kept.close()
     if timeline:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
-    return {"runs": [_row(opened, asked, layout, side, outcomes, backend, check) for side in sides]}
+    return {
+        "runs": [_row(opened, asked, asked.recorded(size), layout, side, outcomes, backend, check) for side in sides]
+    }
 
 
 def _warm_up(pool: Pool) -> None:
@@ -155,13 +160,6 @@ def _layout(
     return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layout(dtype)
 
 
-def _predictor(asked: Options, trace: Trace) -> Any:
-    if not asked.width:
-        return None
-    name, parameters = parse_call(asked.predictor)
-    return make_predictor(name, parameters, trace, asked.width, asked.horizon, reset=asked.reset)
-
-
 def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, Any]:
     transfers = executor.transfers
     return {
@@ -180,7 +178,14 @@ def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, 
 
 
 def _row(
-    trace: Trace, asked: Options, layout: RowLayout, side: bool, outcomes: dict, backend: str, check: bool
+    trace: Trace,
+    asked: Options,
+    recorded: dict[str, Any],
+    layout: RowLayout,
+    side: bool,
+    outcomes: dict,
+    backend: str,
+    check: bool,
 ) -> dict:
     """One run as it is printed: what was asked, what was decided, what it took."""
     mine = outcomes[side]
@@ -203,7 +208,6 @@ def _row(
     }
     if len(outcomes) == 2:
         timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
-    recorded = asked.recorded(asked.size(trace))
     return {
         "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "backend": backend,
         "overlap": "on" if side else "off", "hidden": layout.hidden, "intermediate": layout.inner,

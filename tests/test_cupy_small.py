@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from cupy_cases import gpu
 
-from slotwise.executor.cupy_small import ABSENT, COLD, HOT, SmallKernels, merged, page_locked
+from slotwise.executor.cupy_small import SmallKernels, page_locked
+from slotwise.executor.merge import ABSENT, COLD, HOT, merged
 
 pytestmark = pytest.mark.gpu
 

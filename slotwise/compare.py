@@ -92,7 +92,8 @@ def compare(
     results = out_dir / RESULTS
     lock = results.with_name(RESULTS + ".lock")
     ours = [results, results.with_name(RESULTS + ".part"), out_dir / QUESTION, lock]
-    ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
+    if out_dir.is_dir():  # a glob in a name that no folder can have raises
+        ours += out_dir.glob(RESULTS + "*.tmp")  # what a killed sweep leaves
     check_folder(out_dir, ours, force=force)
     new_folder = not out_dir.exists()
     out_dir.mkdir(parents=True, exist_ok=True)

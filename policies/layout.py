@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .errors import BadPolicy
 
@@ -200,3 +201,10 @@ class Buffer:
         head = self.field(pool, "head")
         for name, value in words.items():
             head[POOL.index(name)] = value
+
+    def set_pools(self, **words: ArrayLike) -> None:
+        """Writes words of all pools' own heads, each a number or one a pool."""
+        words_at = self._regions_at + self._offset("head")
+        heads = self.bytes[words_at:].view(np.int64)
+        for name, value in words.items():
+            heads[POOL.index(name) :: self._region // 8] = value

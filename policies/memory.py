@@ -33,10 +33,11 @@ def open_buffer(
         return row_bytes[key // n_experts if wide else 0] if in_bytes else 1
 
     ages = {"due": NEVER, "age_at": buffer.get("half_life"), "gate_age_at": buffer.get("gate_window")}
+    buffer.set_pools(
+        capacity=capacities, n_initial=[len(first) for _, first in initial],
+        loads_tick=NEVER, refused_from=FOREVER, **ages,
+    )  # fmt: skip
     for pool, ((pinned, first), capacity) in enumerate(zip(initial, capacities, strict=True)):
-        buffer.set_pool(
-            pool, capacity=capacity, loads_tick=NEVER, n_initial=len(first), refused_from=FOREVER, **ages
-        )  # fmt: skip
         if not first:
             continue
         there = fitting(first, capacity, size_of)

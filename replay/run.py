@@ -187,32 +187,32 @@ class _Replayer:
 
     def advance(self, piece: Piece, crew: Crew) -> None:
         """Replays one piece and counts it."""
+        steps = len(piece.starts) - 1
+        sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
+        tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)
         if self.shadow:
             here, there = (np.zeros(piece.block.experts.shape, np.uint8) for _ in range(2))
             counts = self.lane.advance(piece, crew, here)
             self.shadow.advance(piece, crew, there)
-            self.tally.add(counts, piece.labels, _pollution(here, there, piece))
+            self.tally.add(counts, piece.labels, tokens, _pollution(here, there, piece))
         else:
-            self.tally.add(self.lane.advance(piece, crew), piece.labels)
-        steps = len(piece.starts) - 1
-        sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
-        tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)
-        self.tally.add_tokens(tokens, piece.labels)
+            self.tally.add(self.lane.advance(piece, crew), piece.labels, tokens)
 
     def result(self, seconds: float) -> Result:
         """Counts what is left in the pools and sums up."""
         if self.last is not None:
-            self.tally.add(self.lane.finish(self.n_steps - 1), self.last)
+            self.tally.add(self.lane.finish(self.n_steps - 1), self.last, np.zeros(1, np.int64))
         trace, options, tally = self.trace, self.options, self.tally
+        tally.finish()
         rows = options.rows_of(trace)
         hidden = (set() if options.pollution else {"pollution"}) | (set() if rows else {"bytes_loaded", "bytes_moved"})
         phases = {"all": [0, 1], "prefill": [0], "decode": [1]}[options.phase]
         state = [NAMES.index(name) for name in STATE]
         layers = tally.by_layer[phases].sum(0)
         layers[:, state] = tally.by_layer[:, :, state].sum(0)
-        requests = sorted(tally.by_request)
-        each = np.array([tally.by_request[r][phases].sum(0) for r in requests]).reshape(len(requests), len(NAMES))
-        tokens = tally.tokens_along.sum(1).tolist()
+        requests, each = tally.by_request()
+        each, along = each[phases].sum(0), tally.along[phases].sum(0)
+        tokens = tally.along[:, :, -1].sum(1).tolist()
         identity = {
             "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "n_layers": trace.n_layers,
             "n_experts": trace.n_experts, "top_k": trace.top_k, "n_tokens": sum(tokens), "n_steps": self.n_steps,
@@ -229,14 +229,14 @@ class _Replayer:
             },
             by_request={
                 "request": requests,
-                "tokens": [int(tally.tokens_by_request[r][phases].sum()) for r in requests],
+                "tokens": each[:, -1].tolist(),
                 **named(each, hidden),
             },
             along={
                 "window_steps": self.window,
                 "first_step": list(range(0, self.n_steps, self.window)) or [0],
-                "tokens": tally.tokens_along[phases].sum(0).tolist(),
-                **named(tally.along[phases].sum(0), hidden),
+                "tokens": along[:, -1].tolist(),
+                **named(along, hidden),
             },
             token_cycle_bytes=trace.top_k * sum(rows) if rows else None,
             plan_sha256=self.lane.digest(),

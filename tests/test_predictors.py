@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_cases import arrays
 
+import slotwise
 from slotwise.traces import BadTrace, Trace, list_predictors, make_predictor, open_trace
 
 NONE = 255
@@ -17,7 +18,7 @@ TWO = np.array([[[0, 1], [4, 5]], [[2, 1], [5, 6]], [[3, 0], [6, 4]]])  # 3 toke
 def predicted(trace, name, width, horizon=1, reset="persistent", **params):
     predictor = make_predictor(name, params, trace, width, horizon, reset)
     blocks = trace.blocks(predicted=predictor.needs_predicted, horizon=horizon)
-    return np.concatenate([predictor.predict(block) for block in blocks], axis=1)
+    return np.concatenate([predictor.predict(block)[:, :, :width] for block in blocks], axis=1)
 
 
 def two(**columns):
@@ -27,6 +28,11 @@ def two(**columns):
 def test_the_recorded_predictions_are_cut_to_the_width_asked_for():
     trace = two(predicted=np.array([[[7, 7, 7], [0, 1, 2]], [[7, 7, 7], [3, -1, 4]], [[7, 7, 7], [5, 6, 7]]]))
     assert predicted(trace, "trace", 2).tolist() == [[[NONE] * 2] * 3, [[0, 1], [3, NONE], [5, 6]]]
+    options = {"slots": 4, "width": 2, "plan_hash": True}
+    kept = two(predicted=np.array([[[7, 7], [0, 1]], [[7, 7], [3, -1]], [[7, 7], [5, 6]]]))
+    wide, narrow = (slotwise.replay(each, "lru", **options) for each in (trace, kept))
+    assert wide.counters["predictions"] == 5
+    assert (wide.counters, wide.plan_sha256) == (narrow.counters, narrow.plan_sha256)
 
 
 def test_the_oracle_knows_the_demand_in_router_rank_and_no_more():

@@ -32,4 +32,4 @@ class Recorded(Predictor):
     def predict(self, block: Block) -> np.ndarray:
         if block.predicted is None:
             raise ValueError("predictor trace: stream the blocks with predicted=True")
-        return np.ascontiguousarray(block.predicted[:, :, : self.width])
+        return block.predicted

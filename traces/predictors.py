@@ -21,9 +21,10 @@ from .trace import Trace
 class Predictor:
     """Predicts from what has happened: called with the blocks of a trace in order, it keeps its own history.
 
-    `predict(block)` returns ids `[n_layers, n_rows, width]` in the block's dtype, predictions *for* that layer that are
-    known `horizon` layers before; all ones = none, and so are the first `horizon` layers. A predictor with one list per
-    tick lays its entry j at (token j % n, rank j // n) of the step's n tokens: read rank by rank, the list comes back.
+    `predict(block)` returns ids `[n_layers, n_rows, width or more]` in the block's dtype, C-contiguous: predictions for
+    that layer that are known `horizon` layers before, of which the first `width` count; all ones = none, and so are the
+    first `horizon` layers. A predictor with one list per tick lays its entry j at (token j % n, rank j // n) of the
+    step's n tokens: read rank by rank, the list comes back.
     """
 
     name: ClassVar[str]

@@ -64,7 +64,13 @@ _lock = threading.Lock()
 
 
 def kernel(policy: type[Policy], **features: bool) -> ModuleType:
-    """`make_kernel`, once per policy and features, whichever thread comes first."""
+    """`make_kernel`, once per policy and features, whichever thread comes first.
+
+    SLOTWISE_KERNELS=full makes one kernel with everything for each policy that comes with slotwise. It decides the same
+    and runs slower, but many short runs with ever other options compile less.
+    """
+    if os.environ.get("SLOTWISE_KERNELS") == "full" and policy.__module__.startswith(f"{__package__}."):
+        features |= {"full": True, "look": True}
     with _lock:
         return make_kernel(policy, **features)
 

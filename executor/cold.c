@@ -197,6 +197,7 @@ typedef struct {
 
 enum { RING = 64 };  // jobs that may be queued or unfinished; submit waits for room beyond that
 enum { MAX_PHASES = 4 };
+#define WAIT_SPIN_S 0.02
 enum { JOB_FFN, JOB_READ, JOB_COPY, JOB_NORMAL };
 
 typedef struct {
@@ -535,9 +536,10 @@ static bool is_done(pool *p, int64_t ticket) {
 // A place in the ring is free when its job is finished and every thread has left it.
 static bool is_free(job *j) { return atomic_load(&j->inside) == 0; }
 
-// Spins, then sleeps, until the condition holds. Called without the GIL.
+// Spins, then sleeps, until the condition holds. Called without the GIL. Whoever waits has nothing better to do, and being
+// woken costs more than the rest of a tick: it spins for longer than any job of a decode step takes.
 static void wait_until(pool *p, bool (*holds)(pool *, int64_t), int64_t ticket) {
-  const double until = now_s() + p->spin_s;
+  const double until = now_s() + (p->spin_s > WAIT_SPIN_S ? p->spin_s : WAIT_SPIN_S);
   for (int spins = 0; !holds(p, ticket); spins++) {
     relax();
     if ((spins & 63) != 63) continue;

@@ -121,7 +121,8 @@ class ColdChain:
     """Threads that compute the experts of jobs, in the order of submission. Also a context manager.
 
     threads: default, the physical cores of this process less one, at least one.
-    spin_us: how long an idle thread, and whoever waits, watches memory before it sleeps.
+    spin_us: how long an idle thread watches memory before it sleeps: by default about as long as a layer's attention
+    takes, since a thread that must be woken is late by tens of microseconds. Whoever waits watches 20 ms at least.
     cores: one core number per thread to pin it to; None pins nothing.
     variant: `avx512`, `avx2`, `neon` or `plain`; default, the best that this processor has.
     activations: `float32`, or `int8`: inputs and activations are rounded to int8 in blocks of 32 before they meet a
@@ -135,7 +136,7 @@ class ColdChain:
         self,
         threads: int | None = None,
         *,
-        spin_us: float = 50.0,
+        spin_us: float = 1000.0,
         cores: Sequence[int] | None = None,
         variant: str | None = None,
         activations: str = "float32",

@@ -69,6 +69,7 @@ class Ring:
     def __init__(self, memory: NDArray[np.uint8], most: int = 512):
         if memory.nbytes % (4 * ALIGNMENT) or not memory.nbytes:
             raise BadExecutor(f"a ring of {memory.nbytes} bytes: a positive multiple of {4 * ALIGNMENT}")
+        memory[:] = 0  # pages are there from now on
         self._memory, self._most = memory, most
         self._piece = memory.nbytes // 4
         self._head = self._tail = 0  # bytes that were handed out, and came back, since the beginning
@@ -100,7 +101,7 @@ class Ring:
         return ticket
 
     def _room(self, n_bytes: int, wait: Callable[[Any], Any]) -> int:
-        """Address of so many bytes that nobody reads any more. What is not sent yet takes less than half of the ring."""
+        """Address of so many bytes that nobody reads any more. Less than half of the ring is not sent yet."""
         size = self._memory.nbytes
         n_bytes = -(-n_bytes // ALIGNMENT) * ALIGNMENT
         at = self._head % size

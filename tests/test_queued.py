@@ -107,6 +107,22 @@ def test_rows_that_wait_are_called_up_or_diverted_when_they_are_demanded(late):
     assert queued.overtaken > 0
 
 
+def test_a_missed_row_on_its_way_by_plan_is_fetched_once_though_it_still_waits():
+    model = Model()
+    trace, pool = model.trace([1] * 12, seed=2), {"lag_prefetch": 5}
+    runs = [
+        carry_out(
+            model, trace, "lru", 6, width=4, backend=Lagging(0, odds=0.0), pool=pool, miss="fetch", max_queued=each
+        )
+        for each in (None, 1)
+    ]
+    once, queued = (run.executor.transfers for run in runs)
+    assert runs[1].counters["late"] > 0
+    assert queued.hurried > 0
+    assert queued.n_copies + queued.overtaken == once.n_copies
+    assert runs[0].outputs == runs[1].outputs
+
+
 @pytest.mark.parametrize("kind", [CopyRefused, CopyDoubtful])
 @pytest.mark.parametrize("options", [{"late": "wait"}, {"late": "cold"}, {"miss": "fetch"}])
 def test_a_copy_that_fails_after_it_waited_changes_no_plan_and_waits_again(kind, options):
@@ -165,9 +181,12 @@ def test_batches_wait_in_order_until_earlier_ones_have_landed_and_demand_overtak
     transfers.fill(loads((7, 0)))
     assert not transfers.pump()
     assert opened.copied() == [[(7, 0)]]
+    opened.landed = {1}
+    transfers.ahead(loads((4, 1)))  # would fit, but another was here first
+    assert opened.copied() == []
     opened.landed = set(range(10))
     assert transfers.pump()
-    assert opened.copied() == [[(3, 3)]]
+    assert opened.copied() == [[(3, 3)], [(4, 1)]]
     assert transfers.ticket(1, 3) is None
 
 

@@ -218,6 +218,17 @@ def test_a_refused_batch_drops_nothing_that_waits_and_a_doubtful_one_does():
         assert (transfers.ticket(1, 1) is WAITING) == (dropped == 0)
 
 
+def test_what_waits_is_given_up_when_the_pools_are_emptied():
+    transfers = (opened := Opened(max_queued=1)).transfers
+    for i in range(3):
+        transfers.ahead(loads((i, i)))
+    transfers.forget()
+    opened.landed = set(range(10))
+    assert not transfers.pump()
+    assert opened.copied() == [[(0, 0)]]
+    assert transfers.overtaken == 2
+
+
 def test_padded_copies_go_where_nobody_reads_and_are_part_of_the_memory_check():
     opened = Opened(link_pad=3)
     opened.transfers.fill(loads((0, 0), (1, 1), (2, 2)))

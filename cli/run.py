@@ -48,6 +48,35 @@ from .progress import working
     help="A hit whose copy has not landed waits for it, or is computed on the CPU.",
 )
 @click.option("--spec-chunk", type=click.IntRange(1), help="Speculative rows in one batch of copies. [default: all]")
+@click.option(
+    "--max-queued",
+    metavar="BYTES",
+    help="Speculative bytes in the driver at a time, such as 64MiB; the rest "
+    "waits on the host, and demand overtakes it. [default: all]",
+)
+@click.option(
+    "--host",
+    type=click.Choice(["pinned", "registered", "staged"]),
+    default="pinned",
+    show_default=True,
+    help="Memory that rows are copied from: page-locked; huge pages that are registered; or ordinary, through "
+    "a small page-locked ring.",
+)
+@click.option("--force", is_flag=True, help="Go on where the rows seem to need more host memory than there is.")
+@click.option(
+    "--merge",
+    type=click.Choice(["cpu", "gpu"]),
+    default="gpu",
+    show_default=True,
+    help="Where the outputs of both chains are summed.",
+)
+@click.option(
+    "--link-pad",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Copies more of every row: imitates a slower link.",
+)
 @click.option("--staging", type=click.IntRange(1), help="Rows for steps that are streamed. [default: 2 * top_k]")
 @click.option("--headroom", default="900MiB", show_default=True, help="Device memory to leave free.")
 @click.option("--device-bytes", help="Memory of the numpy backend's device, such as 2GiB. [default: what there is]")
@@ -55,6 +84,13 @@ from .progress import working
 @click.option("--sms", type=click.IntRange(1), help="SMs that the hot chain may use: imitates a smaller GPU.")
 @click.option("--alias-layers", type=click.IntRange(1), help="Store the rows of N layers only; others are aliases.")
 @click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
+@click.option(
+    "--spin-us",
+    type=click.FloatRange(0, 1e6),
+    default=50.0,
+    show_default=True,
+    help="Microseconds that idle threads of the cold chain watch memory before they sleep.",
+)
 @click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
@@ -83,7 +119,9 @@ def _print(run: dict) -> None:
     wrapped(
         f"{run['policy']} on {run['trace']}, backend {run['backend']}, overlap {run['overlap']}: {rate:,.1f} tokens/s "
         f"(MEASURED; {low:,.1f} to {high:,.1f} in {timing['repeats']} runs), {timing['tokens']:,} tokens in "
-        f"{timing['steps']:,} steps" + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
+        f"{timing['steps']:,} steps"
+        + (f"; restricted to {run['restricted_to']}" if run["restricted_to"] else "")
+        + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
     )
     steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
     pairs("  step: ", steps, "  ")
@@ -96,6 +134,11 @@ def _print(run: dict) -> None:
         (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "diverted")),
         "  ",
     )
+    waited = [f"{name} {timing[name]:,}" for name in ("hurried", "overtaken", "requeued") if timing[name]]
+    if waited:
+        pairs("  waited on the host: ", waited, "  ")
+    if run["host_bytes_per_s"]:
+        wrapped(f"  link, {run['host']} rows: {1e-9 * run['host_bytes_per_s']:.2f} GB/s (MEASURED before the run)")
     pairs("  counters: ", (f"{name} {count:,}" for name, count in counters.items() if count), "  ")
     if run["plan_sha256"]:
         click.echo(f"  plan sha256: {run['plan_sha256']}")

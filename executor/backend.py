@@ -37,6 +37,9 @@ class Rows(NamedTuple):
 class Backend(Protocol):
     """A device: memory, a copy engine, a hot chain and the merge. Tickets are whatever the backend makes of them.
 
+    Every backend is made with `host`, the kind of memory that rows are copied from (`host_memory.HOSTS`), and `merge`,
+    where the merge runs (`merge.MERGES`); other options are its own.
+
     Everything submitted runs in order within the copy engine and within the hot chain; across the two only what
     `after` names is waited for, and the host never waits unless a line here says so.
     """
@@ -54,7 +57,10 @@ class Backend(Protocol):
         ...
 
     def host_memory(self, n_bytes: int) -> np.ndarray:
-        """uint8 memory that rows can be copied from, aligned to 64 bytes."""
+        """uint8 memory that rows can be copied from, aligned to 64 bytes, of the kind `host` that it was made with.
+
+        Raises BadExecutor if there is not so much of it.
+        """
         ...
 
     def device_memory(self, n_bytes: int) -> int:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from .backend import Copy, Rows
+from .checks import check_choice
 from .cold import RowLayout
 from .cupy_copies import CopyEngine, CopyFailed
 from .cupy_driver import calls, check, need_cupy, need_driver, refused
-from .cupy_hot import MAX_PAIRS, MAX_ROWS, HotChain
+from .cupy_host import HostMerge, RowMemory
+from .cupy_hot import HotChain, launches
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
 from .cupy_words import Words
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
+from .host_memory import HOSTS, RING_BYTES, Ring
+from .merge import MERGES
 
 UNIT = 16  # addresses of rows are counted in these from the lowest of a launch
 _READERS = 4096  # events of hot work that copies may still have to wait for
@@ -43,13 +46,18 @@ class CupyBackend:
     events a call.
 
     device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
-    GPU. copies: how batches are copied, by default the fastest way that the driver has. With `timing` a tick costs two
-    events more.
+    GPU. copies: how batches are copied, by default the fastest way that the driver has. host: `pinned`, `registered`,
+    or `staged`: ordinary rows go through a page-locked ring, filled by the thread that starts their copy. merge: `gpu`,
+    or `cpu`, for which the hot chain writes to host memory. With `timing` a tick costs two events more.
     """
 
     name = "cupy"
 
-    def __init__(self, *, device: int = 0, sms: int | None = None, copies: str | None = None):
+    def __init__(
+        self, *, device: int = 0, sms: int | None = None, copies: str | None = None, host: str = "pinned",
+        merge: str = "gpu",
+    ):  # fmt: skip
+        self.host_kind, self.merge_on = check_choice("host", host, HOSTS), check_choice("merge", merge, MERGES)
         self._cupy, self.device = need_cupy(), device
         count = self._cupy.cuda.runtime.getDeviceCount()
         if not 0 <= device < count:
@@ -63,9 +71,7 @@ class CupyBackend:
         self._copies = CopyEngine(how=copies)
         self.device_name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
         self._memory: list[Any] = []
-        self._hot_out: Any = None
-        self._cold_out: Any = None
-        self._x_host: Any = None
+        self._rows = RowMemory(host)
         self._chains: list[HotChain] = []
         self.reader_waits = 0
 
@@ -84,7 +90,7 @@ class CupyBackend:
         return int(self._cupy.cuda.runtime.memGetInfo()[0])
 
     def host_memory(self, n_bytes: int) -> np.ndarray:
-        return page_locked(n_bytes)
+        return self._rows.take(n_bytes)
 
     def device_memory(self, n_bytes: int) -> int:
         memory = self._cupy.empty(n_bytes, np.uint8)
@@ -103,9 +109,13 @@ class CupyBackend:
             known[layout].work["slot_bytes"] = UNIT
         self._chains = [known[layout] for layout in layouts]
         empty = self._cupy.empty
-        self._hot_out = empty((n_pairs, hidden), np.float32)
-        self._cold_out = page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)
-        self._x_host = page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)
+        on_host = lambda: page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)  # noqa: E731
+        self._host_merge = both = HostMerge(self._small, n_pairs, hidden) if self.merge_on == "cpu" else None
+        self._hot_out: Any = both.out if both else empty((n_pairs, hidden), np.float32)
+        self._hot_at = self._hot_out.ctypes.data if both else self._hot_out.data.ptr
+        self._cold_out: Any = both.out if both else on_host()  # one address for host and device
+        self._ring = Ring(page_locked(RING_BYTES), _BATCH) if self.host_kind == "staged" else None
+        self._x_host: Any = on_host()
         self._xs = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._ys = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._turn = 0
@@ -155,13 +165,21 @@ class CupyBackend:
 
     def copy(self, copies: Sequence[Copy], after: Any = None) -> int:
         ticket = 0
+
+        def submit(batch: Sequence[Copy]) -> int:
+            nonlocal ticket
+            sources, targets, sizes = zip(*batch, strict=True)
+            ticket = self._copies.submit(targets, sources, sizes)
+            return ticket
+
         try:
             if after is not None and after > self._hot_number - _READERS and not self._done(after):
                 self._copies.hold_copies(self._handles[after % _READERS])  # the copy stream waits; the host does not
                 self.reader_waits += 1
+            if self._ring:
+                return self._ring.carry(copies, submit, self._copies.wait)
             for first in range(0, len(copies), _BATCH):
-                sources, targets, sizes = zip(*copies[first : first + _BATCH], strict=True)
-                ticket = self._copies.submit(targets, sources, sizes)
+                submit(copies[first : first + _BATCH])
         except CopyFailed as failed:
             raise (CopyDoubtful if failed.doubtful or ticket else CopyRefused)(str(failed)) from failed
         return ticket
@@ -193,10 +211,10 @@ class CupyBackend:
             self._spans[0].record(self.stream)
         chain, base = self._chains[tick.layer], int(work.rows.min())
         ids = (work.rows - base) // UNIT
-        for rows, offsets, a, b in _launches(work.offsets, chain.tokens):
+        for rows, offsets, a, b in launches(work.offsets, chain.tokens):
             chain.launch(
                 self._stream, base, ids[rows], offsets, work.tokens[a:b], work.places[a:b], tick.x.data.ptr,
-                self._hot_out.data.ptr,
+                self._hot_at,
             )  # fmt: skip
         if self.timing:
             self._spans[1].record(self.stream)
@@ -221,9 +239,16 @@ class CupyBackend:
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> Any:
         n, k = chains.shape
         hidden = tick.x.shape[1]
-        weights = self._on_device(weights)
         self._turn ^= 1
         y = self._ys[self._turn][:n]
+        if self._host_merge:
+            (weights,) = self.host(weights)
+            self._words.hear(self._words.tell(y.data.ptr, 0, self._x_host.ctypes.data))  # so the hot chain is done
+            self._host_merge.merge(self._stream, chains, weights, y.data.ptr)
+            self._before_caller()
+            return y
+        if not isinstance(weights, self._cupy.ndarray):
+            weights = self.upload(np.ascontiguousarray(weights, np.float32))
         step = max(1, MAX_WHERE // k)
         for a in range(0, n, step):
             b, row = min(n, a + step), 4 * hidden
@@ -233,11 +258,6 @@ class CupyBackend:
             )  # fmt: skip
         self._before_caller()
         return y
-
-    def _on_device(self, weights: Any) -> Any:
-        if isinstance(weights, self._cupy.ndarray):
-            return weights
-        return self.upload(np.ascontiguousarray(weights, np.float32))
 
     def norm(self, x: Any, y: Any) -> Any:
         n, hidden = y.shape
@@ -263,35 +283,13 @@ class CupyBackend:
             return
         self._copies.close()
         self.stream.synchronize()
+        self._rows.close()
         self._memory.clear()
         self._chains.clear()
-        self._hot_out = self._cold_out = self._x_host = None
+        self._hot_out = self._cold_out = self._x_host = self._host_merge = self._ring = None
         self._xs, self._ys = [], []
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._gpu = None
-
-
-def _launches(offsets: np.ndarray, most: int) -> Iterator[tuple[list[int], list[int], int, int]]:
-    """(rows, offsets from 0, first pair, end) of launches that hold at most 64 rows and 128 pairs.
-
-    A row of more than `most` tokens counts once for each `most` of them, and may go on in the next launch.
-    """
-    ends = offsets.tolist()
-    if len(ends) <= MAX_ROWS and ends[-1] == len(ends) - 1:  # one token a row
-        yield list(range(len(ends) - 1)), ends, 0, ends[-1]
-        return
-    rows: list[int] = []
-    starts, first = [0], 0
-    for row, (begin, end) in enumerate(pairwise(ends)):
-        for a in range(begin, end, most):
-            b = min(end, a + most)
-            if len(rows) == MAX_ROWS or b - first > MAX_PAIRS:
-                yield rows, starts, first, first + starts[-1]
-                first, rows, starts = first + starts[-1], [], [0]
-            rows.append(row)
-            starts.append(b - first)
-    if rows:
-        yield rows, starts, first, first + starts[-1]
 
 
 BACKEND = CupyBackend

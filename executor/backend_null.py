@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from .backend import Copy, Rows
+from .checks import check_choice
 from .cold import RowLayout
+from .host_memory import HOSTS
+from .merge import MERGES
 
 
 class NullBackend:
@@ -17,7 +20,9 @@ class NullBackend:
     name = "null"
     timing = False
 
-    def __init__(self):
+    def __init__(self, *, host: str = "pinned", merge: str = "gpu"):
+        check_choice("host", host, HOSTS)
+        check_choice("merge", merge, MERGES)
         self.calls: list[tuple[str, Any]] = []
         self._next = 256
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from .backend import Copy, Rows
+from .checks import check_choice
 from .cold import ColdChain, Layer, RowLayout, native
 from .errors import BadExecutor
-from .merge import merged
-
-ALIGNMENT = 256
+from .host_memory import HOSTS, RING_BYTES, Ring, huge_pages, ordinary
+from .merge import MERGES, merged
 
 
 @dataclass(eq=False)
@@ -36,19 +36,32 @@ class Tick:
 class NumpyBackend:
     """Host memory as device, for any machine: real copies and computation, the bytes that others are held against.
 
-    `device_bytes` is how much memory the "device" has (default: as much as there is).
+    device_bytes: how much memory the "device" has, by default as much as there is. host: `pinned` is ordinary memory
+    here, `registered` huge pages, and `staged` goes through a ring of `ring_bytes`. merge: `cpu` and `gpu` are one.
     """
 
     name = "numpy"
     timing = False  # costs nothing here: spans are always kept
 
-    def __init__(self, *, device_bytes: int | None = None, threads: int = 1, variant: str | None = None):
-        self.device_bytes = device_bytes
+    def __init__(
+        self,
+        *,
+        device_bytes: int | None = None,
+        threads: int = 1,
+        variant: str | None = None,
+        host: str = "pinned",
+        merge: str = "gpu",
+        ring_bytes: int = RING_BYTES,
+    ):
+        self.device_bytes, self.host_kind = device_bytes, check_choice("host", host, HOSTS)
+        self.merge_on = check_choice("merge", merge, MERGES)
         self._taken = 0
         self._memory: list[np.ndarray] = []
         self._chain = ColdChain(threads, variant=variant)
         self._layers: list[Layer] = []
         self._link: ThreadPoolExecutor | None = None
+        self._stager: ThreadPoolExecutor | None = None  # fills the ring, where there is one
+        self._ring = Ring(ordinary(ring_bytes)) if host == "staged" else None
 
     @staticmethod
     def missing() -> str | None:
@@ -62,12 +75,10 @@ class NumpyBackend:
         return None if self.device_bytes is None else self.device_bytes - self._taken
 
     def host_memory(self, n_bytes: int) -> np.ndarray:
-        memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
-        return memory[start : start + n_bytes]
+        return huge_pages(n_bytes) if self.host_kind == "registered" else ordinary(n_bytes)
 
     def device_memory(self, n_bytes: int) -> int:
-        memory = self.host_memory(n_bytes)
+        memory = ordinary(n_bytes)
         memory[:] = 0xFF  # NaN in every float: a row that is read before it was written shows
         self._memory.append(memory)
         self._taken += n_bytes
@@ -78,6 +89,8 @@ class NumpyBackend:
         known = {layout: self._chain.layer(layout) for layout in dict.fromkeys(layouts)}
         self._layers = [known[layout] for layout in layouts]
         self._link = ThreadPoolExecutor(1, "slotwise-copy")
+        if self._ring:
+            self._stager = ThreadPoolExecutor(1, "slotwise-stage")
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -90,7 +103,15 @@ class NumpyBackend:
 
     def copy(self, copies: Sequence[Copy], after: Any = None) -> Future:
         assert self._link is not None
+        if self._stager:
+            return self._stager.submit(self._stage, list(copies), after)
         return self._link.submit(self._carry, list(copies), after)
+
+    def _stage(self, copies: list[Copy], after: int | None) -> None:
+        ring, link = self._ring, self._link
+        assert ring is not None
+        assert link is not None
+        ring.carry(copies, lambda batch: link.submit(self._carry, batch, after), Future.result).result()
 
     def _carry(self, copies: list[Copy], after: int | None) -> None:
         if after is not None:
@@ -148,13 +169,15 @@ class NumpyBackend:
         """Nothing to wait for: `merge` has."""
 
     def drain(self) -> None:
-        if self._link is not None:
-            self._link.submit(int).result()
+        for engine in (self._stager, self._link):
+            if engine is not None:
+                engine.submit(int).result()
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.shutdown()
-            self._link = None
+        for engine in (self._stager, self._link):
+            if engine is not None:
+                engine.shutdown()
+        self._stager = self._link = None
         self._chain.close()
         self._memory.clear()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +10,31 @@ import numpy as np
 from slotwise.policies import Pool
 
 from .errors import BadExecutor
-from .store import HostStore
+from .transfers import WAITING
 
 if TYPE_CHECKING:
     from .executor import Executor
+    from .store import HostStore
 
 
-def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: float, spec_chunk: int | None) -> None:
+def check_choice(name: str, value: str, among: Sequence[str]) -> str:
+    """The value itself. Raises BadExecutor for one that there is not."""
+    if value not in among:
+        raise BadExecutor(f"{name}={value!r}: {', '.join(among[:-1])} or {among[-1]}")
+    return value
+
+
+def check(
+    pool: Pool,
+    store: HostStore,
+    *,
+    miss: str,
+    late: str,
+    split_share: float,
+    spec_chunk: int | None,
+    max_queued: int | None,
+    link_pad: int,
+) -> None:
     """Raises BadExecutor."""
     if (pool.n_layers, pool.n_experts) != (store.n_layers, store.n_experts):
         raise BadExecutor(
@@ -28,14 +47,16 @@ def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: fl
         raise BadExecutor("a pool of bytes over unequal rows has no slots to copy into: give slots")
     if pool.spec.policy.needs_future:
         raise BadExecutor(f"{pool.spec}: it needs the future, which a run does not know; replay it instead")
-    if miss not in ("cpu", "fetch", "split"):
-        raise BadExecutor(f"miss={miss!r}: cpu, fetch or split")
-    if late not in ("wait", "cold"):
-        raise BadExecutor(f"late={late!r}: wait or cold")
+    check_choice("miss", miss, ("cpu", "fetch", "split"))
+    check_choice("late", late, ("wait", "cold"))
     if not 0 <= split_share <= 1:
         raise BadExecutor(f"split_share={split_share}: a share of the misses, from 0 to 1")
     if spec_chunk is not None and spec_chunk < 1:
         raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")
+    if max_queued is not None and max_queued < 1:
+        raise BadExecutor(f"max_queued={max_queued}: bytes, at least 1")
+    if link_pad < 0:
+        raise BadExecutor(f"link_pad={link_pad}: copies beside each, at least 0")
 
 
 def audit(executor: Executor) -> None:
@@ -44,7 +65,9 @@ def audit(executor: Executor) -> None:
     pool, store = executor.pool, executor.store
     for layer in (layer for layer in range(pool.n_layers) if not pool.unlisted(layer)):
         for expert, slot in pool.slots_of(layer).items():
-            row = store.row(layer, expert)
-            address = executor.slots.address(0 if pool.scope == "global" else layer, slot)
+            place = (0 if pool.scope == "global" else layer, slot)
+            if executor.transfers.ticket(*place) is WAITING:
+                continue  # its copy was refused: nobody takes this slot for the row
+            row, address = store.row(layer, expert), executor.slots.address(*place)
             if not np.array_equal(executor.backend.read(address, row.size), row):
                 raise RuntimeError(f"layer {layer}, slot {slot}: not the bytes of expert {expert}")

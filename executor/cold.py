@@ -19,6 +19,7 @@ from .errors import BadExecutor
 
 ACTIVATIONS = {"swiglu": 0, "geglu": 1, "swiglu_clamped": 2}
 ROUNDINGS = ("float32", "int8")
+SPIN_US = 1000.0
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class ColdChain:
         self,
         threads: int | None = None,
         *,
-        spin_us: float = 1000.0,
+        spin_us: float = SPIN_US,
         cores: Sequence[int] | None = None,
         variant: str | None = None,
         activations: str = "float32",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -264,3 +264,26 @@ class HotChain:
         """The same pairs with rows of too many tokens repeated, each time for the next of them."""
         cuts = [np.arange(begin, end, self.tokens) for begin, end in itertools.pairwise(offsets)]
         return np.repeat(slot_ids, [len(each) for each in cuts]), np.append(np.concatenate(cuts), offsets[-1])
+
+
+def launches(offsets: np.ndarray, most: int) -> Iterator[tuple[list[int], list[int], int, int]]:
+    """(rows, offsets from 0, first pair, end) of launches that hold at most 64 rows and 128 pairs.
+
+    A row of more than `most` tokens counts once for each `most` of them, and may go on in the next launch.
+    """
+    ends = offsets.tolist()
+    if len(ends) <= MAX_ROWS and ends[-1] == len(ends) - 1:  # one token a row
+        yield list(range(len(ends) - 1)), ends, 0, ends[-1]
+        return
+    rows: list[int] = []
+    starts, first = [0], 0
+    for row, (begin, end) in enumerate(itertools.pairwise(ends)):
+        for a in range(begin, end, most):
+            b = min(end, a + most)
+            if len(rows) == MAX_ROWS or b - first > MAX_PAIRS:
+                yield rows, starts, first, first + starts[-1]
+                first, rows, starts = first + starts[-1], [], [0]
+            rows.append(row)
+            starts.append(b - first)
+    if rows:
+        yield rows, starts, first, first + starts[-1]

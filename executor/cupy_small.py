@@ -101,7 +101,10 @@ def page_locked(nbytes: int) -> NDArray[np.uint8]:
     try:
         memory: Any = cupy.cuda.alloc_pinned_memory(nbytes)
     except cupy.cuda.runtime.CUDARuntimeError as failed:
-        raise BadExecutor(f"{nbytes} bytes of page-locked memory: {failed}; ask for less, or --host staged") from failed
+        raise BadExecutor(
+            f"{nbytes:,} bytes of page-locked memory are refused ({failed}): --host registered or --host staged does "
+            "without so much of it at once, --alias-layers N asks for less"
+        ) from failed
     found = np.frombuffer(memory, np.uint8, nbytes)
     found[:] = 0
     return found

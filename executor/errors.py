@@ -5,6 +5,10 @@ class BadExecutor(ValueError):
     """A wrong option or array, or a machine or build that lacks what was asked for: name, value, rule, way out."""
 
 
+class ExecutorWarning(UserWarning):
+    """A run goes on that may not go well."""
+
+
 class CopyRefused(RuntimeError):
     """A batch of copies was not taken: nothing of it was started."""
 

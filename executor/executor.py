@@ -23,7 +23,7 @@ from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
 from .timing import TickTimes
-from .transfers import Transfers
+from .transfers import WAITING, Transfers
 
 HEADROOM_BYTES = 900 << 20
 _LOG = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ class Executor:
     computed `cold` and counted `diverted`.
     headroom_bytes: device memory to leave free. staging: rows for steps that are streamed, default 2 * top_k.
     spec_chunk: at most so many speculative rows in one batch of copies; None makes one batch a tick.
+    max_queued: at most so many bytes of them in the driver, so that demand overtakes the rest; None is no limit.
+    link_pad: so many copies more of every row, to imitate a slower link.
     max_tokens: the most tokens of a step. plan_hash: keep the hash of all plans, as `replay --plan-hash` prints it.
     timing: keep the spans of every tick in `ticks`.
     """
@@ -61,11 +63,16 @@ class Executor:
         headroom_bytes: int = HEADROOM_BYTES,
         staging: int | None = None,
         spec_chunk: int | None = None,
+        max_queued: int | None = None,
+        link_pad: int = 0,
         max_tokens: int = 2048,
         plan_hash: bool = False,
         timing: bool = False,
     ):
-        check(pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk)
+        check(
+            pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk, max_queued=max_queued,
+            link_pad=link_pad,
+        )  # fmt: skip
         self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
         self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
         self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
@@ -73,14 +80,14 @@ class Executor:
         streams = pool.prefill == "stream" and miss != "cpu"
         self.slots = Slots(
             pool, store, backend, scratch=outside, headroom_bytes=headroom_bytes,
-            staging=(2 * top_k if staging is None else staging) if streams else 0,
+            staging=(2 * top_k if staging is None else staging) if streams else 0, pad=top_k if link_pad else 0,
         )  # fmt: skip
         backend.timing = timing
         backend.prepare(store.layouts, max_tokens * top_k)
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
         self._wide = pool.scope == "global"
-        self.transfers = Transfers(store, self.slots, backend)
+        self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
         self._journal = Journal(pool)
         self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
         self._step, self._last_layer, self._said = -1, pool.n_layers, False
@@ -100,6 +107,7 @@ class Executor:
         """
         if x.shape[0] > self.max_tokens:
             raise BadExecutor(f"a step of {x.shape[0]} tokens: at most max_tokens={self.max_tokens}")
+        self.transfers.pump()
         tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
@@ -110,8 +118,7 @@ class Executor:
         self._last_layer = layer
         work = self._read(self._journal.step(layer, ids), layer)
         planned = monotonic()
-        if work.initial:
-            self.transfers.fill(work.initial)
+        self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
         self._start(layer, tick, pairs, work)
         self._note(layer)
@@ -140,12 +147,12 @@ class Executor:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
         if layer >= self.pool.n_layers or self.pool.width == 0:
             return
+        self.transfers.pump()
         self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
 
     def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
         work = self._read(self._journal.prefetch(layer, predicted), layer)
-        if work.initial:
-            self.transfers.fill(work.initial)
+        self.transfers.fill(work.initial)
         loads = work.loads
         chunk = self.spec_chunk or max(1, len(loads))
         for first in range(0, len(loads), chunk):
@@ -166,18 +173,19 @@ class Executor:
     def _start(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch) -> None:
         pool = 0 if self._wide else layer
         hot, cold, after = [], [], []
+        if self.late == "wait":
+            self.transfers.hurry((pool, slot) for _, slot in work.hits)
         for expert, slot in work.hits:
             copying = self.transfers.ticket(pool, slot)
-            if copying is not None and self.late == "cold":
+            if copying is WAITING or (copying is not None and self.late == "cold"):
                 cold.append(expert)
                 self.diverted += 1
                 continue
             if copying is not None:
                 after.append(copying)
             hot.append((expert, self.slots.address(pool, slot)))
-        n_fetched = {"cpu": 0, "fetch": len(work.misses), "split": round(self.split_share * len(work.misses))}[
-            self.miss
-        ]
+        count = len(work.misses)
+        n_fetched = {"cpu": 0, "fetch": count, "split": round(self.split_share * count)}[self.miss]
         cold += [expert for expert, _ in work.misses[n_fetched:]]
         if cold and self.overlap:
             self._cold(layer, tick, pairs, cold)
@@ -188,21 +196,14 @@ class Executor:
             if cold:
                 self.chain.wait(self._cold(layer, tick, pairs, cold))
         loads = self._load(work.loads, layer, "demand", 0, work.loads)
+        self.transfers.pump()
         self._fetch(layer, tick, pairs, work, n_fetched, loads)
 
     def _cold(self, layer: int, tick: Any, pairs: Pairs, experts: list[int]) -> int:
         addresses = self.store.addresses[layer]
         work = pairs.take(experts, [addresses[expert] for expert in experts], COLD)
         x, out = self.backend.inputs(tick)
-        job = self.chain.submit(
-            self._layers[layer],
-            work.rows,
-            work.offsets,
-            work.tokens,
-            x,
-            out,
-            work.places,
-        )
+        job = self.chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
         self._jobs.append(job)
         return job
 
@@ -223,15 +224,17 @@ class Executor:
         filled = {load.slot: load for load in loads}  # the last load into a slot is the one that stays
         slots = None if loads is work.loads else self.pool.slots_of(layer)  # what was refused or given up has none
         placed, outside, after = [], [], []
+        self.transfers.hurry((pool, slot) for _, slot in misses)
         for expert, slot in misses:
             there = slot >= 0 and (slots is None or slots.get(expert) == slot)
-            if there and (slot not in filled or filled[slot][:2] == (layer, expert)):
-                placed.append((expert, self.slots.address(pool, slot)))
-                copying = self.transfers.ticket(pool, slot)
-                if copying is not None and copying not in after:
-                    after.append(copying)
-            else:
+            there = there and (slot not in filled or filled[slot][:2] == (layer, expert))
+            copying = self.transfers.ticket(pool, slot) if there else WAITING
+            if copying is WAITING:
                 outside.append(expert)
+                continue
+            placed.append((expert, self.slots.address(pool, slot)))
+            if copying is not None and copying not in after:
+                after.append(copying)
         if placed:
             self._hot(tick, pairs, placed, after)
         rows = self.slots.staging if work.streamed else self.slots.scratch
@@ -251,10 +254,8 @@ class Executor:
 
         Returns `all_loads`; or, where the batch failed, what is left of them once the pool knows.
         """
-        if not loads:
-            return all_loads
         try:
-            self.transfers.fill(loads)
+            (self.transfers.ahead if phase == "ahead" else self.transfers.fill)(loads)
         except CopyRefused:
             self._fail(layer, phase, first, "refused")
             return self._read(self._journal.again(first), layer).loads
@@ -279,13 +280,14 @@ class Executor:
 
     def reset(self) -> None:
         """Empties the pools and forgets their history, as a replay with `reset=request` does between requests."""
+        self.transfers.forget()
         self.synchronize()
         self.pool.reset()
         self._journal.forget()
 
     def synchronize(self) -> None:
-        """Waits until everything that was started is done."""
-        self.backend.drain()
+        """Waits until everything that was started, or waits to be, is done."""
+        self.transfers.drain()
 
     def close(self) -> None:
         """Waits for what runs, ends threads and gives memory back. The pool, store and chain stay."""

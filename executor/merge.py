@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 ABSENT, HOT, COLD = 0, 1, 2  # who computes a pair: nobody, the hot chain, the cold one
+MERGES = ("cpu", "gpu")  # where the merge runs; the bytes are the same
 
 
 def merged(out: NDArray[np.float32], chains: ArrayLike, weights: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Where slots lie in device memory: one allocation a pool, one for scratch, one for staging, made at opening."""
+"""Where slots lie in device memory: one allocation a pool, one each for scratch, staging and padding."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ MIB = 1 << 20
 class Slots:
     """Addresses of slots and of the rows outside the pools, in device memory.
 
-    Slots of a global pool are as wide as the widest row. Raises BadExecutor if what is asked for and `headroom_bytes`
-    do not fit into the device's free memory, naming the most slots that would.
+    scratch, staging: rows for misses without a slot, and for streamed steps. pad: rows that nobody reads, for copies
+    that imitate a slower link. Slots of a global pool are as wide as the widest row. Raises BadExecutor if what is
+    asked for and `headroom_bytes` do not fit into the device's free memory, naming the most slots that would.
     """
 
     def __init__(
-        self, pool: Pool, store: HostStore, backend: Backend, *, scratch: int, staging: int, headroom_bytes: int
+        self,
+        pool: Pool,
+        store: HostStore,
+        backend: Backend,
+        *,
+        scratch: int,
+        staging: int,
+        headroom_bytes: int,
+        pad: int = 0,
     ):
         wide = pool.scope == "global"
         widest = max(store.strides)
         self.strides = [widest] if wide else list(store.strides)
         counts = pool.physical_slots
         n_bytes = sum(stride * count for stride, count in zip(self.strides, counts, strict=True))
-        beside = (scratch + staging) * widest
+        beside = (scratch + staging + pad) * widest
         self._check(backend, n_bytes, beside, headroom_bytes, counts)
         self.bases = [
             backend.device_memory(count * stride) if count else 0
@@ -34,6 +43,7 @@ class Slots:
         ]
         self.scratch = self._outside(backend, scratch, widest)
         self.staging = self._outside(backend, staging, widest)
+        self.pad = self._outside(backend, pad, widest)
 
     def address(self, pool: int, slot: int) -> int:
         """Where a slot of a pool (0 for the global one) lies."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
 
+from slotwise.policies.room import available_bytes
+
 from .backend import Backend
 from .cold import ColdChain, RowLayout
 from .dtypes import encode
-from .errors import BadExecutor
+from .errors import BadExecutor, ExecutorWarning
 
 ALIGNMENT = 64
+GIB = 1 << 30
 _BANK = 2  # matrices of random weights per projection that rows of block dtypes are cut from
 _FILLED = ("f32", "f16", "bf16")  # what the native fill writes
 
@@ -19,11 +23,19 @@ _FILLED = ("f32", "f16", "bf16")  # what the native fill writes
 class HostStore:
     """Rows of `layouts[layer]`. `alias_layers` N stores N layers only: layer l then holds the rows of l % N.
 
-    `stride` is a row's bytes rounded up to 64, so that every row can be read with wide loads.
+    `stride` is a row's bytes rounded up to 64, so that every row can be read with wide loads. The memory is of the kind
+    that the backend was made with. Raises BadExecutor if it is more than can be had now; `force` warns instead, for
+    machines whose memory grows when it is used.
     """
 
     def __init__(
-        self, layouts: Sequence[RowLayout], n_experts: int, backend: Backend, *, alias_layers: int | None = None
+        self,
+        layouts: Sequence[RowLayout],
+        n_experts: int,
+        backend: Backend,
+        *,
+        alias_layers: int | None = None,
+        force: bool = False,
     ):
         n_stored = len(layouts) if alias_layers is None else min(alias_layers, len(layouts))
         if n_stored < 1:
@@ -35,11 +47,24 @@ class HostStore:
                 )
         self.layouts, self.n_experts = list(layouts), n_experts
         self.strides = [-(-layout.row_bytes // ALIGNMENT) * ALIGNMENT for layout in layouts]
+        self._check(n_stored, force)
         self.memory = [backend.host_memory(n_experts * self.strides[layer]) for layer in range(n_stored)]
         starts = [self.memory[layer % n_stored].ctypes.data for layer in range(len(layouts))]
         self.addresses = [
             [start + e * stride for e in range(n_experts)] for start, stride in zip(starts, self.strides, strict=True)
         ]
+
+    def _check(self, n_stored: int, force: bool) -> None:
+        needed, there = sum(self.n_experts * stride for stride in self.strides[:n_stored]), available_bytes()
+        if needed <= there:
+            return
+        short = (
+            f"rows of {n_stored} layers x {self.n_experts} experts take {needed / GIB:,.1f} GiB of host memory, but "
+            f"{there / GIB:,.1f} GiB can be had now"
+        )
+        if not force:
+            raise BadExecutor(f"{short}; --alias-layers N stores fewer, --force tries all the same")
+        warnings.warn(short, ExecutorWarning, stacklevel=3)
 
     @property
     def n_layers(self) -> int:

@@ -6,7 +6,6 @@ The table FIELDS is the only description of a region: the Python views and the c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .errors import BadPolicy
+from .room import available_bytes
 
 NONE = -1  # no key, no slot
 NEVER = -(1 << 62)  # "last" of an expert that was never demanded
@@ -116,15 +116,15 @@ def _rounded(length: int) -> int:
 
 def _zeros(n_bytes: int, what: str) -> np.ndarray:
     """Memory, or BadPolicy: an operating system that promises more than it has kills whoever believes it."""
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there = available_bytes()
     try:
         if n_bytes <= there:
             return np.zeros(n_bytes, np.uint8)
     except MemoryError:
         pass
     raise BadPolicy(
-        f"{what} need {n_bytes / 2**30:,.1f} GiB of memory to keep their history, but this machine has "
-        f"{there / 2**30:,.1f} GiB at most; replay fewer layers or experts at a time"
+        f"{what} need {n_bytes / 2**30:,.1f} GiB of memory to keep their history, but "
+        f"{there / 2**30:,.1f} GiB can be had now; replay fewer layers or experts at a time"
     )
 
 

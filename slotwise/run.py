@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 
 from slotwise.executor.backend import make_backend
 from slotwise.executor.checks import audit
-from slotwise.executor.cold import ColdChain, RowLayout
+from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
 from slotwise.executor.drive import drive
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
+from slotwise.executor.link_speed import link_bytes_per_s
 from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
@@ -46,6 +48,11 @@ def run(
     split_share: float = 0.5,
     late: str = "wait",
     spec_chunk: int | None = None,
+    max_queued: int | str | None = None,
+    host: str = "pinned",
+    force: bool = False,
+    merge: str = "gpu",
+    link_pad: int = 0,
     staging: int | None = None,
     headroom: int | str = HEADROOM_BYTES,
     device: int | None = None,
@@ -53,6 +60,7 @@ def run(
     device_bytes: int | str | None = None,
     alias_layers: int | None = None,
     cpu_threads: int | None = None,
+    spin_us: float = SPIN_US,
     dense_us: float = 0.0,
     repeats: int = 1,
     check: bool = False,
@@ -67,6 +75,10 @@ def run(
     weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
+    host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
+    through a small page-locked ring); its speed is measured. force: go on where it seems to be more than there is.
+    spec_chunk, max_queued, late, split_share, headroom, staging, link_pad: as `Executor` takes them; bytes may be
+    written as "64MiB". merge: on `cpu` or `gpu`. cpu_threads, spin_us: as `ColdChain` takes them.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
     Perfetto, of that run (the first side).
@@ -95,19 +107,22 @@ def run(
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
     given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None} | {"host": host, "merge": merge}
+    max_queued = None if max_queued is None else parse_bytes(max_queued)
     _warm_up(asked.pool(opened, size, full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
-    with ColdChain(cpu_threads) as chain:
-        kept = make_backend(backend, **given)
-        store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers)
+    with ColdChain(cpu_threads, spin_us=spin_us) as chain, closing(make_backend(backend, **given)) as kept:
+        store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers, force=force)
         store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
+        with closing(make_backend(backend, **given)) as probe:
+            link = link_bytes_per_s(store, probe)
         for turn, (side, timing) in enumerate(turns):
             pool = asked.pool(opened, size, full=True, future=False)
             with Executor(
                 pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
                 overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
-                staging=staging, spec_chunk=spec_chunk, plan_hash=plan_hash or check, timing=timing,
+                staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
+                plan_hash=plan_hash or check, timing=timing,
             ) as executor:  # fmt: skip
                 step_s, tokens = drive(
                     executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
@@ -118,12 +133,21 @@ def run(
                 if check:
                     audit(executor)
                 outcomes[side].append(_outcome(executor, step_s, tokens))
-        kept.close()
     if timeline:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
-    return {
-        "runs": [_row(opened, asked, asked.recorded(size), layout, side, outcomes, backend, check) for side in sides]
-    }
+    about = {
+        "backend": backend, "host": host, "host_bytes_per_s": link, "merge": merge,
+        "restricted_to": _less(sms, link_pad), "hidden": layout.hidden, "intermediate": layout.inner,
+        "dtypes": list(layout.dtypes), "checked": check,
+    }  # fmt: skip
+    return {"runs": [_row(opened, asked, asked.recorded(size), about, side, outcomes) for side in sides]}
+
+
+def _less(sms: int | None, link_pad: int) -> str | None:
+    """What was held back, in words; None for the machine as it is."""
+    parts = [f"{sms} SMs"] if sms else []
+    parts += [f"1/{link_pad + 1} of the link"] if link_pad else []
+    return " and ".join(parts) or None
 
 
 def _warm_up(pool: Pool) -> None:
@@ -173,6 +197,10 @@ def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, 
             "copies": transfers.n_copies,
             "copy_batches": transfers.n_batches,
             "bytes_copied": transfers.bytes_copied,
+            "bytes_padded": transfers.bytes_padded,
+            "hurried": transfers.hurried,
+            "overtaken": transfers.overtaken,
+            "requeued": transfers.requeued,
         },
     }
 
@@ -181,11 +209,9 @@ def _row(
     trace: Trace,
     asked: Options,
     recorded: dict[str, Any],
-    layout: RowLayout,
+    about: dict[str, Any],
     side: bool,
     outcomes: dict,
-    backend: str,
-    check: bool,
 ) -> dict:
     """One run as it is printed: what was asked, what was decided, what it took."""
     mine = outcomes[side]
@@ -195,7 +221,7 @@ def _row(
             "failures"
         ]:
             raise RuntimeError("two runs of one configuration decided differently")
-    if check:
+    if about["checked"]:
         _hold_against_replay(trace, asked, first)
     *plain, timed = (one["timing"] for one in mine)
     rates = sorted(timing["tokens_per_s"] for timing in plain if timing["tokens_per_s"])
@@ -209,11 +235,10 @@ def _row(
     if len(outcomes) == 2:
         timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
     return {
-        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "backend": backend,
-        "overlap": "on" if side else "off", "hidden": layout.hidden, "intermediate": layout.inner,
-        "dtypes": list(layout.dtypes), **{name: recorded[name] for name in recorded if name != "phase"},
+        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, **about,
+        "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
         "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
-        "checked": check, "timing": timing,
+        "timing": timing,
     }  # fmt: skip
 
 

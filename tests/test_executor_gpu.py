@@ -77,6 +77,18 @@ def test_i0_overlap_and_repetition_change_no_byte(dtypes):
         assert len({(run.outputs, run.plan_sha256) for run in runs}) == 1
 
 
+@pytest.mark.parametrize("options", [{"host": "registered"}, {"host": "staged"}, {"merge": "cpu"}])
+def test_where_rows_lie_and_where_the_merge_runs_changes_no_byte(options):
+    model = Model()
+    trace = model.trace(SIZES)
+    usual = carry_out(model, trace, "lfru+guard", 4, width=3, backend=device())
+    run = carry_out(
+        model, trace, "lfru+guard", 4, width=3, backend=device(**options), max_queued=1, spec_chunk=1, link_pad=1
+    )
+    hold(run, trace, "lfru+guard", 4, width=3)
+    assert run.outputs == usual.outputs
+
+
 def test_i2_a_token_alone_gives_the_bytes_that_it_gives_among_others_in_fetch_mode():
     model = Model(n_layers=1)
     together = carry_out(model, model.trace([4]), "lru", 8, backend=device(), miss="fetch")

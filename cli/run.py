@@ -87,7 +87,7 @@ from .progress import working
 @click.option(
     "--spin-us",
     type=click.FloatRange(0, 1e6),
-    default=50.0,
+    default=1000.0,
     show_default=True,
     help="Microseconds that idle threads of the cold chain watch memory before they sleep.",
 )

@@ -85,6 +85,11 @@ def _print(run: dict) -> None:
         f"(MEASURED; {low:,.1f} to {high:,.1f} in {timing['repeats']} runs), {timing['tokens']:,} tokens in "
         f"{timing['steps']:,} steps" + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
     )
+    for rows in run["rows_by_layer"] or ():
+        wrapped(
+            f"  layers {rows['layers']}: {' '.join(rows['dtypes'])}, {run['hidden']} x {rows['intermediate']}, "
+            f"{rows['row_bytes']:,} bytes"
+        )
     steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
     pairs("  step: ", steps, "  ")
     causes = ("hot_s", "cold_s", "policy_s", "wait_s", "merge_s", "tick_s")

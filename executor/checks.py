@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from slotwise.policies import Pool
 
+from .cold import RowLayout
 from .errors import BadExecutor
 from .store import HostStore
 
@@ -21,6 +23,11 @@ def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: fl
         raise BadExecutor(
             f"the pool has {pool.n_layers} layers of {pool.n_experts} experts, the store {store.n_layers} of "
             f"{store.n_experts}"
+        )
+    hidden = sorted({layout.hidden for layout in store.layouts})
+    if len(hidden) > 1:
+        raise BadExecutor(
+            f"layers of hidden sizes {', '.join(map(str, hidden))}: what one layer gives the next takes in"
         )
     if not pool.full:
         raise BadExecutor("the pool leaves out what a failed copy needs: open it with Pool(..., full=True)")
@@ -36,6 +43,17 @@ def check(pool: Pool, store: HostStore, *, miss: str, late: str, split_share: fl
         raise BadExecutor(f"split_share={split_share}: a share of the misses, from 0 to 1")
     if spec_chunk is not None and spec_chunk < 1:
         raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")
+
+
+def check_size(pool_bytes: int | None, layouts: Sequence[RowLayout]) -> None:
+    """Raises BadExecutor for a global pool of bytes over unequal rows, before any row is read."""
+    if pool_bytes is None:
+        return
+    sizes = [layout.row_bytes for layout in layouts]
+    raise BadExecutor(
+        f"vram in scope global over rows of {min(sizes)} to {max(sizes)} bytes makes a pool of bytes, which has no "
+        f"slots to copy into; give --slots {pool_bytes // max(sizes)}, as many of the widest as fit, or --scope layer"
+    )
 
 
 def audit(executor: Executor) -> None:

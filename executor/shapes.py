@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .cold import RowLayout
 from .errors import BadExecutor
@@ -49,3 +50,33 @@ def shape_of(name: str) -> Shape:
 def shape_for(model: str) -> Shape | None:
     """The preset that a trace's model is, or None."""
     return next((shape for preset, shape in PRESETS.items() if _plain(preset) in _plain(model)), None)
+
+
+def as_recorded(layouts: Sequence[RowLayout]) -> dict[str, Any]:
+    """The rows of a run as its result states them: what differs between layers is None there and in `rows_by_layer`."""
+    alike: dict[RowLayout, list[int]] = {}
+    for layer, layout in enumerate(layouts):
+        alike.setdefault(layout, []).append(layer)
+    by_layer = [
+        {
+            "layers": _ranges(layers), "intermediate": layout.inner, "dtypes": list(layout.dtypes),
+            "row_bytes": layout.row_bytes,
+        }
+        for layout, layers in alike.items()
+    ]  # fmt: skip
+    one = {
+        name: by_layer[0][name] if all(each[name] == by_layer[0][name] for each in by_layer) else None
+        for name in ("intermediate", "dtypes", "row_bytes")
+    }
+    return {"hidden": layouts[0].hidden, **one, "rows_by_layer": by_layer if len(by_layer) > 1 else None}
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] -> `0-2,5`."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from slotwise.executor.backend import make_backend
-from slotwise.executor.checks import audit
+from slotwise.executor.checks import audit, check_size
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.drive import drive
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
-from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
+from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
@@ -65,6 +65,7 @@ def run(
 
     trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
     weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
+    Layers may differ in dtypes and intermediate size; a global pool's slots are then as wide as the widest row.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
@@ -81,15 +82,14 @@ def run(
     layouts = (
         checkpoint.layouts if checkpoint else [_layout(opened, shape, hidden, intermediate, dtype)] * opened.n_layers
     )
-    layout = layouts[0]
-    asked = Options.of(
-        policy=policy,
-        slots=slots,
-        **{"miss": "cpu" if miss == "split" else miss, "row_bytes": layout.row_bytes, **options},
-    )
+    if options.get("row_bytes") is not None:
+        raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
+    opened = opened.with_row_bytes([layout.row_bytes for layout in layouts])
+    asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
     if timeline:
         check_target(Path(timeline))  # now, not after the runs
     source, size = asked.source(opened), asked.size(opened)
+    check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
     sides = SIDES[overlap]
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
@@ -122,7 +122,7 @@ def run(
     if timeline:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
     return {
-        "runs": [_row(opened, asked, asked.recorded(size), layout, side, outcomes, backend, check) for side in sides]
+        "runs": [_row(opened, asked, asked.recorded(size), layouts, side, outcomes, backend, check) for side in sides]
     }
 
 
@@ -141,8 +141,6 @@ def _weights(trace: Trace, folder: str | Path) -> Weights:
             f"{folder}: {len(found.layouts)} MoE layers of {found.n_experts} experts, but the trace has "
             f"{trace.n_layers} of {trace.n_experts}"
         )
-    if len(set(found.layouts)) > 1:
-        raise BadExecutor(f"{folder}: layers of different shapes; rows of one size are what a run counts by")
     return found
 
 
@@ -181,7 +179,7 @@ def _row(
     trace: Trace,
     asked: Options,
     recorded: dict[str, Any],
-    layout: RowLayout,
+    layouts: list[RowLayout],
     side: bool,
     outcomes: dict,
     backend: str,
@@ -210,8 +208,8 @@ def _row(
         timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
     return {
         "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "backend": backend,
-        "overlap": "on" if side else "off", "hidden": layout.hidden, "intermediate": layout.inner,
-        "dtypes": list(layout.dtypes), **{name: recorded[name] for name in recorded if name != "phase"},
+        "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
+        **as_recorded(layouts),
         "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
         "checked": check, "timing": timing,
     }  # fmt: skip

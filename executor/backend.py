@@ -69,6 +69,10 @@ class Backend(Protocol):
         """The same numbers where the device works on them."""
         ...
 
+    def adopt(self, name: str, value: Any) -> Any:
+        """A caller's array as one of the device's or of NumPy's, over the same memory. Raises BadExecutor."""
+        ...
+
     def host(self, *values: Any) -> list[np.ndarray]:
         """The same numbers where the host can read them, until the next call. One wait for all of them."""
         ...

@@ -9,6 +9,7 @@ import numpy as np
 
 from .backend import Copy, Rows
 from .cold import RowLayout
+from .tensors import on_host
 
 
 class NullBackend:
@@ -42,6 +43,9 @@ class NullBackend:
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def adopt(self, name: str, value: Any) -> np.ndarray:
+        return on_host(name, value, self.name)
 
     def host(self, *values: Any) -> list[np.ndarray]:
         self.calls.append(("host", len(values)))

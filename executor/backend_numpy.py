@@ -18,6 +18,7 @@ from .backend import Copy, Rows
 from .cold import ColdChain, Layer, RowLayout, native
 from .errors import BadExecutor
 from .merge import merged
+from .tensors import on_host
 
 ALIGNMENT = 256
 
@@ -81,6 +82,9 @@ class NumpyBackend:
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def adopt(self, name: str, value: Any) -> np.ndarray:
+        return on_host(name, value, self.name)
 
     def host(self, *values: Any) -> list[np.ndarray]:
         return [np.asarray(value) for value in values]

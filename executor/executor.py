@@ -16,12 +16,13 @@ from .backend import Backend, Rows
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
-from .errors import BadExecutor, CopyDoubtful, CopyRefused
+from .errors import CopyDoubtful, CopyRefused
 from .journal import Journal
 from .merge import COLD, HOT
 from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
+from .tensors import take_ids, take_in
 from .timing import TickTimes
 from .transfers import Transfers
 
@@ -94,21 +95,24 @@ class Executor:
     def forward(self, layer: int, x: Any, ids: Any, weights: Any, predicted: Any = None) -> Any:
         """y [n, hidden] of one layer: per token its experts' outputs times their weights, summed in router order.
 
-        x: [n, hidden] float32. ids: [n, top_k], best first, absent ones as in a trace. weights: [n, top_k] float32.
-        predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's demand.
-        A call whose layer is not above the last one begins the next step. Raises BadExecutor or BadPolicy.
+        x: [n, hidden] float32. ids: [n, top_k] of any whole-number dtype, best first, absent ones as in a trace.
+        weights: [n, top_k] float32. predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's
+        demand. One token's may come as [top_k] and [P].
+        All are host arrays or, on backend cupy, device tensors of its GPU: NumPy's, CuPy's, torch's or whatever exports
+        DLPack, read where they lie. y is the backend's array, its memory used anew two calls later on a GPU;
+        `torch.from_dlpack(y)` makes a tensor of it, without a copy either.
+        A call whose layer is not above the last one begins the next step. None has after BadExecutor, BadPolicy.
         """
-        if x.shape[0] > self.max_tokens:
-            raise BadExecutor(f"a step of {x.shape[0]} tokens: at most max_tokens={self.max_tokens}")
+        x, ids, weights, predicted = take_in(self, x, ids, weights, predicted)
         tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
         ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
         began = monotonic()
         self._jobs.clear()
+        work = self._read(self._journal.step(layer, ids), layer)
         self._step += layer <= self._last_layer
         self._last_layer = layer
-        work = self._read(self._journal.step(layer, ids), layer)
         planned = monotonic()
         if work.initial:
             self.transfers.fill(work.initial)
@@ -140,7 +144,7 @@ class Executor:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
         if layer >= self.pool.n_layers or self.pool.width == 0:
             return
-        self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
+        self._look_ahead(layer, np.atleast_2d(self.backend.host(take_ids(self.backend, predicted))[0]))
 
     def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
         work = self._read(self._journal.prefetch(layer, predicted), layer)
@@ -194,15 +198,7 @@ class Executor:
         addresses = self.store.addresses[layer]
         work = pairs.take(experts, [addresses[expert] for expert in experts], COLD)
         x, out = self.backend.inputs(tick)
-        job = self.chain.submit(
-            self._layers[layer],
-            work.rows,
-            work.offsets,
-            work.tokens,
-            x,
-            out,
-            work.places,
-        )
+        job = self.chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
         self._jobs.append(job)
         return job
 

@@ -55,6 +55,9 @@ from .progress import working
 @click.option("--sms", type=click.IntRange(1), help="SMs that the hot chain may use: imitates a smaller GPU.")
 @click.option("--alias-layers", type=click.IntRange(1), help="Store the rows of N layers only; others are aliases.")
 @click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
+@click.option(
+    "--cold", default="native", show_default=True, help="Cold chain; 'numba' needs no C compiler and is slower."
+)
 @click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")

@@ -45,8 +45,8 @@ class Backend(Protocol):
     timing: bool  # whether spans of hot work are kept; the executor sets it before it prepares
 
     @staticmethod
-    def missing() -> str | None:
-        """Why it cannot run here and what would help; None if it can."""
+    def missing(cold: str = "native") -> str | None:
+        """Why it cannot run here, with that kind of cold chain, and what would help; None if it can."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -159,9 +159,11 @@ def make_backend(name: str, **options: Any) -> Backend:
     known = backends()
     if name not in known:
         raise BadExecutor(f"no backend {name!r}; there are {', '.join(known)}")
-    reason = known[name].missing()
+    reason = known[name].missing(options.get("cold", "native"))
     if reason:
         raise BadExecutor(f"backend {name}: {reason}")
+    if "cold" not in signature(known[name]).parameters:
+        options.pop("cold", None)  # it computes nothing on the CPU
     unknown = sorted(set(options) - set(signature(known[name]).parameters))
     if unknown:
         raise BadExecutor(f"backend {name} has no {unknown[0]}: that is an option of another backend")

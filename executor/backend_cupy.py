@@ -71,7 +71,7 @@ class CupyBackend:
         self.reader_waits = 0
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         try:
             need_cupy()
             need_driver()

@@ -23,7 +23,7 @@ class NullBackend:
         self._next = 256
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         return None
 
     def free_bytes(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .backend import Copy, Rows
-from .cold import ColdChain, Layer, RowLayout, native
+from .cold import ColdChain, Layer, RowLayout, cold_module
 from .errors import BadExecutor
 from .merge import merged
 from .tensors import on_host
@@ -37,24 +37,27 @@ class Tick:
 class NumpyBackend:
     """Host memory as device, for any machine: real copies and computation, the bytes that others are held against.
 
-    `device_bytes` is how much memory the "device" has (default: as much as there is).
+    `device_bytes` is how much memory the "device" has (default: as much as there is). `cold` is the kind of cold chain
+    whose functions it computes hits with: that of the misses, else one run would have two roundings.
     """
 
     name = "numpy"
     timing = False  # costs nothing here: spans are always kept
 
-    def __init__(self, *, device_bytes: int | None = None, threads: int = 1, variant: str | None = None):
+    def __init__(
+        self, *, device_bytes: int | None = None, threads: int = 1, variant: str | None = None, cold: str = "native"
+    ):
         self.device_bytes = device_bytes
         self._taken = 0
         self._memory: list[np.ndarray] = []
-        self._chain = ColdChain(threads, variant=variant)
+        self._chain = ColdChain(threads, variant=variant, kind=cold)
         self._layers: list[Layer] = []
         self._link: ThreadPoolExecutor | None = None
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         try:
-            native()
+            cold_module(cold)
         except BadExecutor as error:
             return str(error)
         return None

@@ -53,6 +53,7 @@ def run(
     device_bytes: int | str | None = None,
     alias_layers: int | None = None,
     cpu_threads: int | None = None,
+    cold: str = "native",
     dense_us: float = 0.0,
     repeats: int = 1,
     check: bool = False,
@@ -67,6 +68,7 @@ def run(
     weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
     Layers may differ in dtypes and intermediate size; a global pool's slots are then as wide as the widest row.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
+    cold: the kind of cold chain, `native` or, where that was not built, `numba`: slower, for f32, f16, bf16 and Q8_0.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
@@ -95,10 +97,10 @@ def run(
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
     given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None} | {"cold": cold}
     _warm_up(asked.pool(opened, size, full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
-    with ColdChain(cpu_threads) as chain:
+    with ColdChain(cpu_threads, kind=cold) as chain:
         kept = make_backend(backend, **given)
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers)
         store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
@@ -122,7 +124,12 @@ def run(
     if timeline:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
     return {
-        "runs": [_row(opened, asked, asked.recorded(size), layouts, side, outcomes, backend, check) for side in sides]
+        "runs": [
+            _row(
+                opened, asked, asked.recorded(size), layouts, side, outcomes, {"backend": backend, "cold": cold}, check
+            )
+            for side in sides
+        ]
     }
 
 
@@ -182,7 +189,7 @@ def _row(
     layouts: list[RowLayout],
     side: bool,
     outcomes: dict,
-    backend: str,
+    by: dict[str, str],
     check: bool,
 ) -> dict:
     """One run as it is printed: what was asked, what was decided, what it took."""
@@ -207,7 +214,7 @@ def _row(
     if len(outcomes) == 2:
         timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
     return {
-        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, "backend": backend,
+        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, **by,
         "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
         **as_recorded(layouts),
         "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],

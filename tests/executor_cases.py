@@ -61,12 +61,12 @@ class Outcome:
 
 def carry_out(
     model: Model, trace: Trace, policy="lru", slots=3, *, width=0, horizon=1, backend: NumpyBackend | None = None,
-    threads=1, pool=(), **options,
+    threads=1, cold="native", pool=(), **options,
 ) -> Outcome:  # fmt: skip
     """Every step of the trace through the executor, then an audit of all slots."""
     backend = backend or make_backend("numpy")
     outputs = []
-    with ColdChain(threads) as chain:
+    with ColdChain(threads, kind=cold) as chain:
         store = HostStore(model.layouts, model.n_experts, backend).fill(7, chain)
         pools = Pool(
             policy,

@@ -29,7 +29,7 @@ HOMES = {  # library -> the folders that may import it; numpy is at home everywh
     "pandas": {"reports"},
     "matplotlib": {"reports"},
     "jinja2": {"reports"},
-    "numba": {"policies", "replay", "traces"},
+    "numba": {"policies", "replay", "traces", "executor"},
     "ray": {"replay"},
     "cupy": {"executor"},
     "cuda": {"executor"},

@@ -18,6 +18,7 @@ from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
 from .errors import CopyDoubtful, CopyRefused
 from .journal import Journal
+from .limits import one_thread
 from .merge import COLD, HOT
 from .plan_hash import PlanHash
 from .slots import Slots
@@ -42,6 +43,7 @@ class Executor:
     computed `cold` and counted `diverted`.
     headroom_bytes: device memory to leave free. staging: rows for steps that are streamed, default 2 * top_k.
     spec_chunk: at most so many speculative rows in one batch of copies; None makes one batch a tick.
+    BLAS, OpenMP and numba have one thread while it is open, see `limits`.
     max_tokens: the most tokens of a step. plan_hash: keep the hash of all plans, as `replay --plan-hash` prints it.
     timing: keep the spans of every tick in `ticks`.
     """
@@ -89,7 +91,7 @@ class Executor:
         self.diverted = 0
         self.ticks: list[TickTimes] | None = [] if timing else None
         self._jobs: list[int] = []  # of the cold chain, at this tick
-        self._closing = weakref.finalize(self, backend.close)
+        self._closing = weakref.finalize(self, one_thread(then=backend.close))
         pool.open()
 
     def forward(self, layer: int, x: Any, ids: Any, weights: Any, predicted: Any = None) -> Any:

@@ -31,6 +31,7 @@ HOMES = {  # library -> the folders that may import it; numpy is at home everywh
     "jinja2": {"reports"},
     "numba": {"policies", "replay", "traces", "executor"},
     "ray": {"replay"},
+    "threadpoolctl": {"executor"},
     "cupy": {"executor"},
     "cuda": {"executor"},
     "torch": {"traces"},

@@ -21,7 +21,9 @@ from .progress import working
 @click.option("--hidden", type=click.IntRange(1), help="Hidden size, in place of the shape's.")
 @click.option("--intermediate", type=click.IntRange(1), help="Intermediate size of an expert, in place of the shape's.")
 @click.option(
-    "--dtype", help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, Q4_K, ..."
+    "--dtype",
+    help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, Q4_K, "
+    "..., or Q4_K_M, which differs by layer.",
 )
 @click.option(
     "--overlap",

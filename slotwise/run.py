@@ -81,9 +81,7 @@ def run(
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     checkpoint = _weights(opened, weights) if weights else None
-    layouts = (
-        checkpoint.layouts if checkpoint else [_layout(opened, shape, hidden, intermediate, dtype)] * opened.n_layers
-    )
+    layouts = checkpoint.layouts if checkpoint else _layouts(opened, shape, hidden, intermediate, dtype)
     if options.get("row_bytes") is not None:
         raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
     opened = opened.with_row_bytes([layout.row_bytes for layout in layouts])
@@ -151,10 +149,10 @@ def _weights(trace: Trace, folder: str | Path) -> Weights:
     return found
 
 
-def _layout(
+def _layouts(
     trace: Trace, shape: str | None, hidden: int | None, intermediate: int | None, dtype: str | None
-) -> RowLayout:
-    """The rows' shape: as asked, else of the trace's model."""
+) -> list[RowLayout]:
+    """The rows' shape, by layer: as asked, else of the trace's model."""
     found = shape_of(shape) if shape else shape_for(trace.model)
     if found is None and not (hidden and intermediate):
         raise BadExecutor(
@@ -162,7 +160,9 @@ def _layout(
             f"({', '.join(PRESETS)})"
         )
     found = found or Shape(1, 1)
-    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layout(dtype)
+    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layouts(
+        trace.n_layers, dtype
+    )
 
 
 def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from weights_cases import EXPERTS, MIXED, experts, write_checkpoint, write_gguf
 import slotwise
 from slotwise.executor.cold import RowLayout
 from slotwise.executor.errors import BadExecutor
-from slotwise.executor.shapes import as_recorded
+from slotwise.executor.shapes import as_recorded, shape_for, shape_of
 
 Q4_K, Q6_K = 256 * 144, 256 * 210  # a matrix of 256 x 256: 256 blocks of 256 weights
 ROWS = [2 * Q4_K + Q6_K, 3 * Q4_K, 3 * Q4_K, 2 * Q4_K + Q6_K]
@@ -34,8 +34,8 @@ def mixed(tmp_path_factory):
     [
         {"slots": 2},
         {"slots": 2, "miss": "fetch", "prefill": "stream"},
-        {"slots": 7, "scope": "global"},
-        {"slots": 7, "scope": "global", "miss": "split", "overlap": "both"},
+        {"slots": 9, "scope": "global"},
+        {"slots": 9, "scope": "global", "miss": "split", "overlap": "both"},
         {"vram": 4 * ROWS[0]},  # a layer gets the bytes of one wide row, which is one row everywhere
         {"vram": 4 * 3 * ROWS[1]},  # three narrow rows, or two wide ones
     ],
@@ -67,7 +67,7 @@ def test_a_checkpoint_may_differ_in_dtype_and_width_by_layer(tmp_path):
         experts((0, 3), EXPERTS, 32, 64) | experts((1,), EXPERTS, 32, 48) | experts((2,), EXPERTS, 32, 64, np.float16)
     )
     folder = write_checkpoint(tmp_path, tensors)
-    (run,) = slotwise.run(trace(), "lru", "30%", scope="global", weights=folder, **HERE)["runs"]
+    (run,) = slotwise.run(trace(), "lru", 9, scope="global", weights=folder, **HERE)["runs"]
     wide, narrow, half = 4 * 3 * 32 * 64, 4 * 3 * 32 * 48, 2 * 3 * 32 * 64
     assert run["rows_by_layer"] == [
         {"layers": "0,3", "intermediate": 64, "dtypes": ["f32"] * 3, "row_bytes": wide},
@@ -86,6 +86,22 @@ def test_layers_that_are_alike_are_told_once_and_ranges_are_short():
     told = as_recorded([a, a, a, b, a, b, b])
     assert [each["layers"] for each in told["rows_by_layer"]] == ["0-2,4", "3,5-6"]
     assert (told["intermediate"], told["dtypes"]) == (64, None)
+
+
+def test_q4_k_m_is_a_mix_by_layer_and_runs_without_a_file():
+    """36 layers: the first and the last eighth, 4 and 5 layers, and layers 6, 9, ..., 30 have down in Q6_K."""
+    layouts = shape_of("qwen3 30b a3b").layouts(36, "Q4_K_M")
+    six = [layer for layer, layout in enumerate(layouts) if layout.dtypes == ("Q4_K", "Q4_K", "Q6_K")]
+    assert six == [*range(4), *range(6, 31, 3), *range(31, 36)]
+    assert {layout.dtypes for layout in layouts} == {("Q4_K", "Q4_K", "Q6_K"), ("Q4_K",) * 3}
+    (run,) = slotwise.run(trace(), slots=2, hidden=256, intermediate=256, dtype="Q4_K_M", **HERE)["runs"]
+    assert [(each["layers"], each["dtypes"][2]) for each in run["rows_by_layer"]] == [("0-1", "Q4_K"), ("2-3", "Q6_K")]
+
+
+def test_a_model_is_known_by_its_name_and_no_model_is_taken_for_the_tiny_shape():
+    assert shape_for("mistralai/Mixtral-8x7B-Instruct-v0.1") == (4096, 14336, "bf16", "swiglu", False)
+    assert shape_for("openai/gpt-oss-20b") == (2880, 2880, "MXFP4", "swiglu_clamped", True)
+    assert shape_for("TinyMixtral-4x248M-MoE") is None
 
 
 def test_what_unequal_rows_cannot_do_is_one_line_that_says_the_way_out(mixed, tmp_path):

@@ -21,7 +21,9 @@ from .progress import working
 @click.option("--hidden", type=click.IntRange(1), help="Hidden size, in place of the shape's.")
 @click.option("--intermediate", type=click.IntRange(1), help="Intermediate size of an expert, in place of the shape's.")
 @click.option(
-    "--dtype", help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, Q4_K, ..."
+    "--dtype",
+    help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, Q4_K, "
+    "..., or Q4_K_M, which differs by layer.",
 )
 @click.option(
     "--overlap",
@@ -91,6 +93,9 @@ from .progress import working
     show_default=True,
     help="Microseconds that idle threads of the cold chain watch memory before they sleep.",
 )
+@click.option(
+    "--cold", default="native", show_default=True, help="Cold chain; 'numba' needs no C compiler and is slower."
+)
 @click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
               help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
@@ -123,6 +128,11 @@ def _print(run: dict) -> None:
         + (f"; restricted to {run['restricted_to']}" if run["restricted_to"] else "")
         + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
     )
+    for rows in run["rows_by_layer"] or ():
+        wrapped(
+            f"  layers {rows['layers']}: {' '.join(rows['dtypes'])}, {run['hidden']} x {rows['intermediate']}, "
+            f"{rows['row_bytes']:,} bytes"
+        )
     steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
     pairs("  step: ", steps, "  ")
     causes = ("hot_s", "cold_s", "policy_s", "wait_s", "merge_s", "tick_s")

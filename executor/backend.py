@@ -48,8 +48,8 @@ class Backend(Protocol):
     timing: bool  # whether spans of hot work are kept; the executor sets it before it prepares
 
     @staticmethod
-    def missing() -> str | None:
-        """Why it cannot run here and what would help; None if it can."""
+    def missing(cold: str = "native") -> str | None:
+        """Why it cannot run here, with that kind of cold chain, and what would help; None if it can."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -73,6 +73,10 @@ class Backend(Protocol):
 
     def upload(self, values: np.ndarray) -> Any:
         """The same numbers where the device works on them."""
+        ...
+
+    def adopt(self, name: str, value: Any) -> Any:
+        """A caller's array as one of the device's or of NumPy's, over the same memory. Raises BadExecutor."""
         ...
 
     def host(self, *values: Any) -> list[np.ndarray]:
@@ -161,9 +165,11 @@ def make_backend(name: str, **options: Any) -> Backend:
     known = backends()
     if name not in known:
         raise BadExecutor(f"no backend {name!r}; there are {', '.join(known)}")
-    reason = known[name].missing()
+    reason = known[name].missing(options.get("cold", "native"))
     if reason:
         raise BadExecutor(f"backend {name}: {reason}")
+    if "cold" not in signature(known[name]).parameters:
+        options.pop("cold", None)  # it computes nothing on the CPU
     unknown = sorted(set(options) - set(signature(known[name]).parameters))
     if unknown:
         raise BadExecutor(f"backend {name} has no {unknown[0]}: that is an option of another backend")

@@ -21,6 +21,7 @@ from .cupy_words import Words
 from .errors import BadExecutor, CopyDoubtful, CopyRefused
 from .host_memory import HOSTS, RING_BYTES, Ring
 from .merge import MERGES
+from .tensors import on_gpu
 
 UNIT = 16  # addresses of rows are counted in these from the lowest of a launch
 _READERS = 4096  # events of hot work that copies may still have to wait for
@@ -76,7 +77,7 @@ class CupyBackend:
         self.reader_waits = 0
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         try:
             need_cupy()
             need_driver()
@@ -138,6 +139,9 @@ class CupyBackend:
             there = self._cupy.asarray(flat)
             return there[: values.nbytes].view(values.dtype).reshape(values.shape)
 
+    def adopt(self, name: str, value: Any) -> Any:
+        return on_gpu(name, value, self.device, self._cupy, UNIT if name == "x" else 4)
+
     def host(self, *values: Any) -> list[np.ndarray]:
         """Device arrays by kernels that write to the host, others as they are."""
         self._after_caller()
@@ -193,9 +197,8 @@ class CupyBackend:
     # --- one tick ---
 
     def begin(self, layer: int, x: Any, top_k: int) -> Tick:
-        if not isinstance(x, self._cupy.ndarray):
-            x = self._cupy.from_dlpack(x) if hasattr(x, "__dlpack_device__") and not isinstance(x, np.ndarray) else x
-            x = self.upload(np.asarray(x, np.float32)) if isinstance(x, np.ndarray) else x
+        if isinstance(x, np.ndarray):
+            x = self.upload(x)
         self._after_caller()
         if x.nbytes > _TOLD:  # above any batch gate: the copy engine is faster than one block
             kind = self._cupy.cuda.runtime.memcpyDeviceToHost

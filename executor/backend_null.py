@@ -12,6 +12,7 @@ from .checks import check_choice
 from .cold import RowLayout
 from .host_memory import HOSTS
 from .merge import MERGES
+from .tensors import on_host
 
 
 class NullBackend:
@@ -27,7 +28,7 @@ class NullBackend:
         self._next = 256
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         return None
 
     def free_bytes(self) -> int | None:
@@ -47,6 +48,9 @@ class NullBackend:
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def adopt(self, name: str, value: Any) -> np.ndarray:
+        return on_host(name, value, self.name)
 
     def host(self, *values: Any) -> list[np.ndarray]:
         self.calls.append(("host", len(values)))

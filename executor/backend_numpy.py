@@ -16,10 +16,11 @@ import numpy as np
 
 from .backend import Copy, Rows
 from .checks import check_choice
-from .cold import ColdChain, Layer, RowLayout, native
+from .cold import ColdChain, Layer, RowLayout, cold_module
 from .errors import BadExecutor
 from .host_memory import HOSTS, RING_BYTES, Ring, huge_pages, ordinary
 from .merge import MERGES, merged
+from .tensors import on_host
 
 
 @dataclass(eq=False)
@@ -38,6 +39,8 @@ class NumpyBackend:
 
     device_bytes: how much memory the "device" has, by default as much as there is. host: `pinned` is ordinary memory
     here, `registered` huge pages, and `staged` goes through a ring of `ring_bytes`. merge: `cpu` and `gpu` are one.
+    cold: the kind of cold chain whose functions it computes hits with: that of the misses, else one run would have two
+    roundings.
     """
 
     name = "numpy"
@@ -49,6 +52,7 @@ class NumpyBackend:
         device_bytes: int | None = None,
         threads: int = 1,
         variant: str | None = None,
+        cold: str = "native",
         host: str = "pinned",
         merge: str = "gpu",
         ring_bytes: int = RING_BYTES,
@@ -57,16 +61,16 @@ class NumpyBackend:
         self.merge_on = check_choice("merge", merge, MERGES)
         self._taken = 0
         self._memory: list[np.ndarray] = []
-        self._chain = ColdChain(threads, variant=variant)
+        self._chain = ColdChain(threads, variant=variant, kind=cold)
         self._layers: list[Layer] = []
         self._link: ThreadPoolExecutor | None = None
         self._stager: ThreadPoolExecutor | None = None  # fills the ring, where there is one
         self._ring = Ring(ordinary(ring_bytes)) if host == "staged" else None
 
     @staticmethod
-    def missing() -> str | None:
+    def missing(cold: str = "native") -> str | None:
         try:
-            native()
+            cold_module(cold)
         except BadExecutor as error:
             return str(error)
         return None
@@ -94,6 +98,9 @@ class NumpyBackend:
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
+
+    def adopt(self, name: str, value: Any) -> np.ndarray:
+        return on_host(name, value, self.name)
 
     def host(self, *values: Any) -> list[np.ndarray]:
         return [np.asarray(value) for value in values]

@@ -9,6 +9,7 @@ import numpy as np
 
 from slotwise.policies import Pool
 
+from .cold import RowLayout
 from .errors import BadExecutor
 from .transfers import WAITING
 
@@ -41,6 +42,11 @@ def check(
             f"the pool has {pool.n_layers} layers of {pool.n_experts} experts, the store {store.n_layers} of "
             f"{store.n_experts}"
         )
+    hidden = sorted({layout.hidden for layout in store.layouts})
+    if len(hidden) > 1:
+        raise BadExecutor(
+            f"layers of hidden sizes {', '.join(map(str, hidden))}: what one layer gives the next takes in"
+        )
     if not pool.full:
         raise BadExecutor("the pool leaves out what a failed copy needs: open it with Pool(..., full=True)")
     if pool.capacity_bytes is not None:
@@ -57,6 +63,17 @@ def check(
         raise BadExecutor(f"max_queued={max_queued}: bytes, at least 1")
     if link_pad < 0:
         raise BadExecutor(f"link_pad={link_pad}: copies beside each, at least 0")
+
+
+def check_size(pool_bytes: int | None, layouts: Sequence[RowLayout]) -> None:
+    """Raises BadExecutor for a global pool of bytes over unequal rows, before any row is read."""
+    if pool_bytes is None:
+        return
+    sizes = [layout.row_bytes for layout in layouts]
+    raise BadExecutor(
+        f"vram in scope global over rows of {min(sizes)} to {max(sizes)} bytes makes a pool of bytes, which has no "
+        f"slots to copy into; give --slots {pool_bytes // max(sizes)}, as many of the widest as fit, or --scope layer"
+    )
 
 
 def audit(executor: Executor) -> None:

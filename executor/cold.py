@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -98,9 +99,20 @@ def native() -> ModuleType:
         raise BadExecutor(
             "the cold chain needs the extension slotwise.executor._cold, which was not built when slotwise was "
             f"installed ({missing}): install a C compiler and the headers of this Python (Debian: apt-get install gcc "
-            "libc6-dev python3-dev), then run the pip install of slotwise again; -v shows why a build fails"
+            "libc6-dev python3-dev), then run the pip install of slotwise again, where -v shows why a build fails; or "
+            "ask for the slower chain that needs neither: --cold numba"
         ) from missing
     return _cold
+
+
+def cold_module(kind: str) -> ModuleType:
+    """What has the `variants` and `Pool` of a kind: `native`, or a file `cold_<kind>.py`. Raises BadExecutor."""
+    if kind == "native":
+        return native()
+    known = [path.stem.removeprefix("cold_") for path in sorted(Path(__file__).parent.glob("cold_*.py"))]
+    if kind not in known:
+        raise BadExecutor(f"no cold chain {kind!r}; there are native, {', '.join(known)}")
+    return import_module(f".cold_{kind}", __package__)
 
 
 def physical_cores() -> tuple[int, ...]:
@@ -129,8 +141,9 @@ class ColdChain:
     activations: `float32`, or `int8`: inputs and activations are rounded to int8 in blocks of 32 before they meet a
     block dtype. That is faster where the CPU is the limit, and the error is about a hundredth instead of 1e-5.
 
+    kind: `native`, the extension; or `numba`, slower and for fewer dtypes, which nothing turns to by itself.
+
     The bytes of a result depend on its token, row and variant: not on the threads, the job or the other tokens in it.
-    There is no other cold chain yet: `--cold numba`, when it comes, will have to be asked for by name.
     """
 
     def __init__(
@@ -141,6 +154,7 @@ class ColdChain:
         cores: Sequence[int] | None = None,
         variant: str | None = None,
         activations: str = "float32",
+        kind: str = "native",
     ):
         if threads is None:
             threads = len(cores) if cores is not None else max(1, len(physical_cores()) - 1)
@@ -157,13 +171,14 @@ class ColdChain:
         self.cores = None if cores is None else tuple(cores)
         self.variant = variant
         self.activations = activations
+        self.kind = kind
         self._pool: Any = None
 
     def open(self) -> ColdChain:
         """Starts the threads. Raises BadExecutor without the extension, or for a variant or core that is not here."""
         if self._pool is not None:
             raise BadExecutor("the cold chain is open already: close it first, or open another")
-        module = native()
+        module = cold_module(self.kind)
         here = module.variants()
         if self.variant is None:
             self.variant = here[0]

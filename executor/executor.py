@@ -16,12 +16,14 @@ from .backend import Backend, Rows
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
-from .errors import BadExecutor, CopyDoubtful, CopyRefused
+from .errors import CopyDoubtful, CopyRefused
 from .journal import Journal
+from .limits import one_thread
 from .merge import COLD, HOT
 from .plan_hash import PlanHash
 from .slots import Slots
 from .store import HostStore
+from .tensors import take_ids, take_in
 from .timing import TickTimes
 from .transfers import WAITING, Transfers
 
@@ -43,6 +45,7 @@ class Executor:
     spec_chunk: at most so many speculative rows in one batch of copies; None makes one batch a tick.
     max_queued: at most so many bytes of them in the driver, so that demand overtakes the rest; None is no limit.
     link_pad: so many copies more of every row, to imitate a slower link.
+    BLAS, OpenMP and numba have one thread while it is open, see `limits`.
     max_tokens: the most tokens of a step. plan_hash: keep the hash of all plans, as `replay --plan-hash` prints it.
     timing: keep the spans of every tick in `ticks`.
     """
@@ -95,18 +98,21 @@ class Executor:
         self.diverted = 0
         self.ticks: list[TickTimes] | None = [] if timing else None
         self._jobs: list[int] = []  # of the cold chain, at this tick
-        self._closing = weakref.finalize(self, backend.close)
+        self._closing = weakref.finalize(self, one_thread(then=backend.close))
         pool.open()
 
     def forward(self, layer: int, x: Any, ids: Any, weights: Any, predicted: Any = None) -> Any:
         """y [n, hidden] of one layer: per token its experts' outputs times their weights, summed in router order.
 
-        x: [n, hidden] float32. ids: [n, top_k], best first, absent ones as in a trace. weights: [n, top_k] float32.
-        predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's demand.
-        A call whose layer is not above the last one begins the next step. Raises BadExecutor or BadPolicy.
+        x: [n, hidden] float32. ids: [n, top_k] of any whole-number dtype, best first, absent ones as in a trace.
+        weights: [n, top_k] float32. predicted: [n, P] experts expected at `layer + horizon`, offered after this layer's
+        demand. One token's may come as [top_k] and [P].
+        All are host arrays or, on backend cupy, device tensors of its GPU: NumPy's, CuPy's, torch's or whatever exports
+        DLPack, read where they lie. y is the backend's array, its memory used anew two calls later on a GPU;
+        `torch.from_dlpack(y)` makes a tensor of it, without a copy either.
+        A call whose layer is not above the last one begins the next step. None has after BadExecutor, BadPolicy.
         """
-        if x.shape[0] > self.max_tokens:
-            raise BadExecutor(f"a step of {x.shape[0]} tokens: at most max_tokens={self.max_tokens}")
+        x, ids, weights, predicted = take_in(self, x, ids, weights, predicted)
         self.transfers.pump()
         tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
@@ -114,9 +120,9 @@ class Executor:
         ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
         began = monotonic()
         self._jobs.clear()
+        work = self._read(self._journal.step(layer, ids), layer)
         self._step += layer <= self._last_layer
         self._last_layer = layer
-        work = self._read(self._journal.step(layer, ids), layer)
         planned = monotonic()
         self.transfers.fill(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
@@ -147,6 +153,7 @@ class Executor:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
         if layer >= self.pool.n_layers or self.pool.width == 0:
             return
+        predicted = take_ids(self.backend, predicted)
         self.transfers.pump()
         self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
 

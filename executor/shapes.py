@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .cold import RowLayout
 from .errors import BadExecutor
@@ -18,17 +19,30 @@ class Shape(NamedTuple):
     activation: str = "swiglu"
     biases: bool = False
 
-    def layout(self, dtype: str | None = None) -> RowLayout:
-        """The row, all projections in `dtype` (default: the shape's own)."""
-        stored = dtype or self.dtype
-        return RowLayout(self.hidden, self.inner, (stored, stored, stored), self.activation, biases=self.biases)
+    def layouts(self, n_layers: int, dtype: str | None = None) -> list[RowLayout]:
+        """The rows of each layer, all projections in `dtype` (default: the shape's own).
+
+        `Q4_K_M` is the mix of llama.cpp (llama_tensor_get_type in llama-quant.cpp): Q4_K, but down in Q6_K in the first
+        and last eighth of the layers and in every third between.
+        """
+        found = []
+        for layer in range(n_layers):
+            gate = down = dtype or self.dtype
+            if gate == "Q4_K_M":
+                eighth, last = n_layers // 8, 7 * n_layers // 8
+                more = layer < eighth or layer >= last or (layer - eighth) % 3 == 2
+                gate, down = "Q4_K", "Q6_K" if more else "Q4_K"
+            found.append(RowLayout(self.hidden, self.inner, (gate, gate, down), self.activation, biases=self.biases))
+        return found
 
 
 PRESETS = {  # name -> shape; a trace's model is matched without regard to case, dashes and dots
     "Qwen3-30B-A3B": Shape(2048, 768),
+    "Qwen3-235B-A22B": Shape(4096, 1536),
     "OLMoE-1B-7B": Shape(2048, 1024),
     "Mixtral-8x7B": Shape(4096, 14336),
     "gpt-oss-20b": Shape(2880, 2880, "MXFP4", "swiglu_clamped", True),
+    "gpt-oss-120b": Shape(2880, 2880, "MXFP4", "swiglu_clamped", True),
     "DeepSeek-V2-Lite": Shape(2048, 1408),
     "tiny": Shape(128, 64, "f32"),  # no model: seconds on any CPU
 }
@@ -48,4 +62,35 @@ def shape_of(name: str) -> Shape:
 
 def shape_for(model: str) -> Shape | None:
     """The preset that a trace's model is, or None."""
-    return next((shape for preset, shape in PRESETS.items() if _plain(preset) in _plain(model)), None)
+    models = (preset for preset in PRESETS if preset != "tiny")
+    return next((PRESETS[preset] for preset in models if _plain(preset) in _plain(model)), None)
+
+
+def as_recorded(layouts: Sequence[RowLayout]) -> dict[str, Any]:
+    """The rows of a run as its result states them: what differs between layers is None there and in `rows_by_layer`."""
+    alike: dict[RowLayout, list[int]] = {}
+    for layer, layout in enumerate(layouts):
+        alike.setdefault(layout, []).append(layer)
+    by_layer = [
+        {
+            "layers": _ranges(layers), "intermediate": layout.inner, "dtypes": list(layout.dtypes),
+            "row_bytes": layout.row_bytes,
+        }
+        for layout, layers in alike.items()
+    ]  # fmt: skip
+    one = {
+        name: by_layer[0][name] if all(each[name] == by_layer[0][name] for each in by_layer) else None
+        for name in ("intermediate", "dtypes", "row_bytes")
+    }
+    return {"hidden": layouts[0].hidden, **one, "rows_by_layer": by_layer if len(by_layer) > 1 else None}
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] -> `0-2,5`."""
+    parts: list[list[int]] = []
+    for n in numbers:
+        if parts and parts[-1][1] == n - 1:
+            parts[-1][1] = n
+        else:
+            parts.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

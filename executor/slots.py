@@ -62,8 +62,9 @@ class Slots:
             return
         room = max(0, free - beside - headroom)
         fits = min(max(counts), room // sum(self.strides))
+        asked = f"{max(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
         raise BadExecutor(
-            f"{max(counts)} slots take {n_bytes / MIB:.0f} MiB and rows beside them {beside / MIB:.0f} MiB, with "
+            f"{asked} slots take {n_bytes / MIB:.0f} MiB and rows beside them {beside / MIB:.0f} MiB, with "
             f"{headroom / MIB:.0f} MiB of headroom, but {free / MIB:.0f} MiB are free: at most {fits} slots "
             f"{'in all' if len(counts) == 1 else 'a pool'} fit"
         )

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from slotwise.executor.backend import make_backend
-from slotwise.executor.checks import audit
+from slotwise.executor.checks import audit, check_size
 from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
 from slotwise.executor.drive import drive
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
 from slotwise.executor.link_speed import link_bytes_per_s
-from slotwise.executor.shapes import PRESETS, Shape, shape_for, shape_of
+from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
@@ -61,6 +61,7 @@ def run(
     alias_layers: int | None = None,
     cpu_threads: int | None = None,
     spin_us: float = SPIN_US,
+    cold: str = "native",
     dense_us: float = 0.0,
     repeats: int = 1,
     check: bool = False,
@@ -73,7 +74,9 @@ def run(
 
     trace, policy, slots and the other options: as `slotwise.replay`. backend: `slotwise backends` lists them.
     weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
+    Layers may differ in dtypes and intermediate size; a global pool's slots are then as wide as the widest row.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
+    cold: the kind of cold chain, `native` or, where that was not built, `numba`: slower, for f32, f16, bf16 and Q8_0.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
     through a small page-locked ring); its speed is measured. force: go on where it seems to be more than there is.
@@ -90,28 +93,29 @@ def run(
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     checkpoint = _weights(opened, weights) if weights else None
-    layouts = (
-        checkpoint.layouts if checkpoint else [_layout(opened, shape, hidden, intermediate, dtype)] * opened.n_layers
-    )
-    layout = layouts[0]
-    asked = Options.of(
-        policy=policy,
-        slots=slots,
-        **{"miss": "cpu" if miss == "split" else miss, "row_bytes": layout.row_bytes, **options},
-    )
+    layouts = checkpoint.layouts if checkpoint else _layouts(opened, shape, hidden, intermediate, dtype)
+    if options.get("row_bytes") is not None:
+        raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
+    opened = opened.with_row_bytes([layout.row_bytes for layout in layouts])
+    asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
     if timeline:
         check_target(Path(timeline))  # now, not after the runs
     source, size = asked.source(opened), asked.size(opened)
+    check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
     sides = SIDES[overlap]
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
     given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
-    given = {name: value for name, value in given.items() if value is not None} | {"host": host, "merge": merge}
+    given = {name: value for name, value in given.items() if value is not None}
+    given |= {"host": host, "merge": merge, "cold": cold}
     max_queued = None if max_queued is None else parse_bytes(max_queued)
     _warm_up(asked.pool(opened, size, full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
-    with ColdChain(cpu_threads, spin_us=spin_us) as chain, closing(make_backend(backend, **given)) as kept:
+    with (
+        ColdChain(cpu_threads, spin_us=spin_us, kind=cold) as chain,
+        closing(make_backend(backend, **given)) as kept,
+    ):
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers, force=force)
         store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
         with closing(make_backend(backend, **given)) as probe:
@@ -136,9 +140,8 @@ def run(
     if timeline:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
     about = {
-        "backend": backend, "host": host, "host_bytes_per_s": link, "merge": merge,
-        "restricted_to": _less(sms, link_pad), "hidden": layout.hidden, "intermediate": layout.inner,
-        "dtypes": list(layout.dtypes), "checked": check,
+        "backend": backend, "cold": cold, "host": host, "host_bytes_per_s": link, "merge": merge,
+        "restricted_to": _less(sms, link_pad), **as_recorded(layouts), "checked": check,
     }  # fmt: skip
     return {"runs": [_row(opened, asked, asked.recorded(size), about, side, outcomes) for side in sides]}
 
@@ -165,15 +168,13 @@ def _weights(trace: Trace, folder: str | Path) -> Weights:
             f"{folder}: {len(found.layouts)} MoE layers of {found.n_experts} experts, but the trace has "
             f"{trace.n_layers} of {trace.n_experts}"
         )
-    if len(set(found.layouts)) > 1:
-        raise BadExecutor(f"{folder}: layers of different shapes; rows of one size are what a run counts by")
     return found
 
 
-def _layout(
+def _layouts(
     trace: Trace, shape: str | None, hidden: int | None, intermediate: int | None, dtype: str | None
-) -> RowLayout:
-    """The rows' shape: as asked, else of the trace's model."""
+) -> list[RowLayout]:
+    """The rows' shape, by layer: as asked, else of the trace's model."""
     found = shape_of(shape) if shape else shape_for(trace.model)
     if found is None and not (hidden and intermediate):
         raise BadExecutor(
@@ -181,7 +182,9 @@ def _layout(
             f"({', '.join(PRESETS)})"
         )
     found = found or Shape(1, 1)
-    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layout(dtype)
+    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layouts(
+        trace.n_layers, dtype
+    )
 
 
 def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, Any]:
@@ -237,6 +240,7 @@ def _row(
     return {
         "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, **about,
         "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
+        "row_bytes": about["row_bytes"],
         "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
         "timing": timing,
     }  # fmt: skip

@@ -24,6 +24,11 @@ class Model:
     n_experts: int = 8
     top_k: int = 2
     layout: RowLayout = field(default_factory=lambda: RowLayout(HIDDEN, INNER, ("bf16",) * 3))
+    by_layer: tuple[RowLayout, ...] = ()  # in place of the one layout
+
+    @property
+    def layouts(self) -> list[RowLayout]:
+        return list(self.by_layer) or [self.layout] * self.n_layers
 
     def trace(self, sizes, seed=0, width=4) -> Trace:
         """Random routing and predictions of one request, with so many tokens in each step."""
@@ -56,13 +61,13 @@ class Outcome:
 
 def carry_out(
     model: Model, trace: Trace, policy="lru", slots=3, *, width=0, horizon=1, backend: NumpyBackend | None = None,
-    threads=1, pool=(), **options,
+    threads=1, cold="native", pool=(), **options,
 ) -> Outcome:  # fmt: skip
     """Every step of the trace through the executor, then an audit of all slots."""
     backend = backend or make_backend("numpy")
     outputs = []
-    with ColdChain(threads) as chain:
-        store = HostStore([model.layout] * model.n_layers, model.n_experts, backend).fill(7, chain)
+    with ColdChain(threads, kind=cold) as chain:
+        store = HostStore(model.layouts, model.n_experts, backend).fill(7, chain)
         pools = Pool(
             policy,
             n_layers=model.n_layers,
@@ -78,7 +83,7 @@ def carry_out(
                 for step in range(block.n_steps):
                     lo, hi = block.starts[step], block.starts[step + 1]
                     draw = np.random.default_rng(int(block.first_step) + step)
-                    x = draw.normal(0, 1, (hi - lo, model.layout.hidden)).astype(np.float32)
+                    x = draw.normal(0, 1, (hi - lo, model.layouts[0].hidden)).astype(np.float32)
                     for layer in range(model.n_layers):
                         ahead = None
                         if block.predicted is not None and layer + horizon < model.n_layers:

@@ -7,8 +7,10 @@ from executor_cases import Model, carry_out
 
 import slotwise
 from slotwise.executor.backend import make_backend
-from slotwise.executor.cold import RowLayout
+from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.errors import BadExecutor
+from slotwise.executor.executor import Executor
+from slotwise.executor.store import HostStore
 from slotwise.replay.failures import Failure
 
 pytestmark = pytest.mark.gpu
@@ -136,3 +138,35 @@ def test_more_slots_than_vram_is_refused_with_what_fits():
 def test_nothing_is_allocated_on_a_device_that_does_not_exist():
     with pytest.raises(BadExecutor, match="device=99"):
         device(device=99)
+
+
+@pytest.mark.parametrize("kind", ["cupy", "torch"])
+def test_device_tensors_of_a_live_caller_are_read_where_they_lie_in_the_order_of_their_stream(kind):
+    """x is made by the caller's stream just before: the executor must wait for it, and the caller for y."""
+    cupy = gpu()
+    torch = (
+        pytest.importorskip("torch", reason="torch is optional, and not installed here") if kind == "torch" else None
+    )
+    model = Model(n_layers=1)
+    draw, n = np.random.default_rng(0), 3
+    x = draw.normal(size=(n, model.layout.hidden)).astype(np.float32)
+    ids, weights = np.array([[0, 1], [2, 3], [1, 5]]), draw.random((n, 2), np.float32)
+    with ColdChain(1) as chain:
+        kept = device()  # its memory is page-locked
+        store = HostStore(model.layouts, model.n_experts, kept).fill(7, chain)
+        found = []
+        for take in (np.asarray, cupy.asarray if torch is None else lambda a: torch.from_numpy(a).cuda()):
+            pool = slotwise.Pool("lru", n_layers=1, n_experts=8, slots=8, width=2, full=True)
+            with Executor(pool, store, device(), chain, top_k=2, headroom_bytes=0) as executor:
+                for dtype in (np.int64, np.int32, np.uint8):
+                    there = take(x / 2)
+                    there = there + there  # queued, not done
+                    y = executor.forward(0, there, take(ids.astype(dtype)), take(weights))
+                    y = cupy.asnumpy(y) if torch is None or take is np.asarray else torch.from_dlpack(y).cpu().numpy()
+                    found.append(y.tobytes())
+                if take is not np.asarray:
+                    with pytest.raises(BadExecutor, match="has gaps"):
+                        executor.forward(0, take(np.repeat(x, 2, axis=1))[:, ::2], take(ids), take(weights))
+        kept.close()
+    assert len(set(found[:1] + found[3:4])) == 1  # misses, on the CPU; then hits
+    assert len(set(found[1:3] + found[4:])) == 1

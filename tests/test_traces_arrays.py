@@ -199,3 +199,13 @@ def test_lists_that_are_no_arrays_are_refused_in_one_line(given, words):
         Trace.from_arrays(**{"experts": [[[0, 1], [2, 3]]], "n_experts": 4} | given)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_same_rows_over_experts_of_other_bytes():
+    trace = tiny(row_bytes=[10])
+    other = trace.with_row_bytes([30])
+    assert (trace.row_bytes, other.row_bytes, other.token_cycle_bytes) == ((10,), (30,), 30)
+    assert other.sha256 == trace.sha256
+    for wrong, told in (([1, 2], "row_bytes lists 2 sizes for n_layers=1"), ([0], "row_bytes=0"), ([1.5], "row_bytes")):
+        with pytest.raises(BadTrace, match=told):
+            trace.with_row_bytes(wrong)

@@ -1,52 +1,21 @@
 """Rows from GGUF files: the bytes of the tensors, by a writer that is not ours, and one line for what cannot be run."""
 
-import numpy as np
 import pytest
+from weights_cases import EXPERTS, write_gguf
 
 import slotwise
 from slotwise.executor.backend import make_backend
-from slotwise.executor.dtypes import encode
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.store import HostStore
 from slotwise.executor.weights import open_weights
 
-gguf = pytest.importorskip("gguf", reason="the extra `test` brings the package gguf")
-HIDDEN, INNER, EXPERTS = 256, 256, 4
-KINDS = {
-    "Q4_K": gguf.GGMLQuantizationType.Q4_K,
-    "Q6_K": gguf.GGMLQuantizationType.Q6_K,
-    "Q8_0": gguf.GGMLQuantizationType.Q8_0,
-}
-
-
-def write(path, dtypes=("Q4_K", "Q4_K", "Q6_K"), arch="qwen3moe", biases=False, leave_out=()):
-    writer = gguf.GGUFWriter(path, arch)
-    draw, made = np.random.default_rng(0), {}
-    for layer in range(2):
-        for part, name, (n_out, n_in) in zip(
-            ("gate", "up", "down"), dtypes, [(INNER, HIDDEN), (INNER, HIDDEN), (HIDDEN, INNER)], strict=True
-        ):
-            tensor = f"blk.{layer}.ffn_{part}_exps.weight"
-            if tensor in leave_out:
-                continue
-            data = encode(name, draw.normal(0, n_in**-0.5, (EXPERTS, n_out, n_in)).astype(np.float32))
-            made[layer, part] = data
-            writer.add_tensor(tensor, data, raw_dtype=KINDS[name])
-            if biases:
-                bias = draw.normal(size=(EXPERTS, n_out)).astype(np.float32)
-                made[layer, part, "bias"] = bias
-                writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.bias", bias)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return made
+pytest.importorskip("gguf", reason="the extra `test` brings the package gguf")
 
 
 @pytest.mark.parametrize("biases", [False, True])
 def test_a_row_is_gate_up_down_and_biases_as_they_are_stored(tmp_path, biases):
     path = tmp_path / "m.gguf"
-    made = write(path, biases=biases, arch="gpt-oss" if biases else "qwen3moe")
+    made = write_gguf(path, biases=biases, arch="gpt-oss" if biases else "qwen3moe")
     weights = open_weights(path)
     layout = weights.layouts[0]
     assert layout.dtypes == ("Q4_K", "Q4_K", "Q6_K")
@@ -61,7 +30,7 @@ def test_a_row_is_gate_up_down_and_biases_as_they_are_stored(tmp_path, biases):
 
 
 def test_a_run_computes_the_stored_blocks_and_is_held_against_a_replay(tmp_path):
-    write(tmp_path / "m.gguf")
+    write_gguf(tmp_path / "m.gguf")
     trace = slotwise.synthesise(n_tokens=30, n_layers=2, n_experts=EXPERTS, top_k=2, seed=1)
     (run,) = slotwise.run(trace, "lru", 3, weights=tmp_path / "m.gguf", headroom=0, check=True)["runs"]
     assert run["dtypes"] == ["Q4_K", "Q4_K", "Q6_K"]
@@ -70,7 +39,7 @@ def test_a_run_computes_the_stored_blocks_and_is_held_against_a_replay(tmp_path)
 
 def test_what_cannot_be_run_is_one_line(tmp_path):
     path = tmp_path / "m.gguf"
-    write(path, leave_out=("blk.1.ffn_up_exps.weight",))
+    write_gguf(path, leave_out=("blk.1.ffn_up_exps.weight",))
     with pytest.raises(BadExecutor, match="layer 1 has no ffn_up_exps"):
         open_weights(path)
     whole = path.read_bytes()

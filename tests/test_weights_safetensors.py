@@ -1,10 +1,10 @@
 """Rows from checkpoints: the bytes of the file, one line for what is damaged, and a model that really runs."""
 
-import json
 import struct
 
 import numpy as np
 import pytest
+from weights_cases import experts, write_checkpoint
 
 import slotwise
 from slotwise.executor.backend import make_backend
@@ -13,47 +13,11 @@ from slotwise.executor.store import HostStore
 from slotwise.executor.weights_safetensors import Checkpoint
 
 
-def write(folder, tensors, act="silu", cut=0):
-    """A checkpoint of (name, array) pairs; bf16 arrays come as uint16."""
-    kinds = {
-        np.dtype(np.float32): "F32",
-        np.dtype(np.uint16): "BF16",
-        np.dtype(np.float16): "F16",
-        np.dtype(np.int8): "I8",
-    }
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, array in tensors.items():
-        raw = array.tobytes()
-        header[name] = {
-            "dtype": kinds[array.dtype], "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]
-        }  # fmt: skip
-        data += raw
-    text = json.dumps(header).encode()
-    whole = struct.pack("<Q", len(text)) + text + data
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) - cut])
-    (folder / "config.json").write_text(json.dumps({"hidden_act": act}))
-    return folder
-
-
-def experts(
-    layers=(1, 2), n=2, hidden=8, inner=16, dtype=np.float32, names=("gate_proj", "up_proj", "down_proj"), where="mlp"
-):
-    draw = np.random.default_rng(0)
-    return {
-        f"model.layers.{layer}.{where}.experts.{e}.{name}.weight": draw.normal(
-            size=(hidden, inner) if i == 2 else (inner, hidden)
-        ).astype(dtype)
-        for layer in layers
-        for e in range(n)
-        for i, name in enumerate(names)
-    }
-
-
 @pytest.mark.parametrize("names", [("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")])
 def test_a_row_is_gate_up_and_down_as_they_are_stored_and_dense_layers_are_left_out(tmp_path, names):
     where = "mlp" if names[0] == "gate_proj" else "block_sparse_moe"
     tensors = experts(names=names, where=where) | {"model.layers.0.mlp.gate_proj.weight": np.zeros((2, 2), np.int8)}
-    checkpoint = Checkpoint(write(tmp_path, tensors))
+    checkpoint = Checkpoint(write_checkpoint(tmp_path, tensors))
     assert (checkpoint.model_layers, checkpoint.n_experts) == ([1, 2], 2)
     store = checkpoint.fill(HostStore(checkpoint.layouts, 2, make_backend("numpy")))
     for index, layer in enumerate(checkpoint.model_layers):
@@ -78,16 +42,16 @@ def test_what_is_missing_or_not_alike_is_named(tmp_path, change, told):
     tensors = experts()
     change(tensors)
     with pytest.raises(BadExecutor, match=told):
-        Checkpoint(write(tmp_path, tensors))
+        Checkpoint(write_checkpoint(tmp_path, tensors))
 
 
 def test_damaged_files_are_one_line(tmp_path):
     with pytest.raises(BadExecutor, match=r"no \*.safetensors"):
         Checkpoint(tmp_path)
     with pytest.raises(BadExecutor, match="truncated or damaged"):
-        Checkpoint(write(tmp_path, experts(), cut=4))
+        Checkpoint(write_checkpoint(tmp_path, experts(), cut=4))
     with pytest.raises(BadExecutor, match="hidden_act='relu'"):
-        Checkpoint(write(tmp_path, experts(), act="relu"))
+        Checkpoint(write_checkpoint(tmp_path, experts(), act="relu"))
     path = tmp_path / "model.safetensors"
     for raw in (b"", b"\xff" * 64, struct.pack("<Q", 4) + b"{{{{", struct.pack("<Q", 2**60) + b"{}"):
         path.write_bytes(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from .block import Block, Store
 from .errors import BadTrace
-from .meta import Meta
+from .meta import Meta, checked
 
 if TYPE_CHECKING:
     import pandas
@@ -73,6 +74,10 @@ class Trace:
     def row_bytes(self) -> tuple[int, ...] | None:
         """Bytes of one expert, per MoE layer; None if not recorded."""
         return self.meta.row_bytes
+
+    def with_row_bytes(self, row_bytes: Sequence[int]) -> Trace:
+        """The same rows, over experts of these bytes per MoE layer: what a replay then counts by. Raises BadTrace."""
+        return type(self)(self.store, checked(replace(self.meta, row_bytes=tuple(row_bytes)), self.name), self.name)
 
     @property
     def token_cycle_bytes(self) -> int | None:

@@ -120,10 +120,10 @@ def main(args=None) -> int:
         return _say(where + words, BAD_INPUT if bad_input else FAILED)
     except MemoryError as error:
         return _say(f"not enough memory for this ({error or 'of unknown size'}); ask for less at a time", FAILED)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         if not any(ancestor.__module__ in ERROR_HOMES for ancestor in type(error).__mro__):
             raise
-        return _say(str(error), BAD_INPUT)
+        return _say(str(error), BAD_INPUT if isinstance(error, ValueError) else FAILED)
     return code if isinstance(code, int) else OK
 
 

@@ -100,7 +100,7 @@ from .progress import working
               help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
 @click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
-@click.option("--check", is_flag=True, help="Hold the plans against a replay and every slot against its row.")
+@click.option("--check", is_flag=True, help="Hold plans against a replay, outputs against float64, slots against rows.")
 @decisions
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(trace, as_json, **options):
@@ -109,9 +109,13 @@ def command(trace, as_json, **options):
         result = slotwise.run(trace, progress=progress, **options)
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
-        return
-    for run in result["runs"]:
-        _print(run)
+    else:
+        for run in result["runs"]:
+            _print(run)
+    broken = [run["incomplete"] for run in result["runs"] if run["incomplete"]]
+    if broken:
+        steps, error = broken[0]["steps"], broken[0]["error"]
+        raise click.ClickException(f"broke off after {steps} finished steps, whose figures are above: {error}")
 
 
 def _print(run: dict) -> None:
@@ -135,13 +139,17 @@ def _print(run: dict) -> None:
         )
     steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
     pairs("  step: ", steps, "  ")
+    if run["incomplete"]:
+        wrapped(f"  INCOMPLETE: {run['incomplete']['steps']} steps, then {run['incomplete']['error']}")
+    if run["largest_error"] is not None:
+        click.echo(f"  checked: largest error relative to float64 {run['largest_error']:.3g}")
     causes = ("hot_s", "cold_s", "policy_s", "wait_s", "merge_s", "tick_s")
     pairs("  seconds: ", (f"{name[:-2]} {timing[name]:.4g}" for name in causes), "  ")
     if timing.get("overlap_efficiency") is not None:
         wrapped(f"  overlap efficiency: {timing['overlap_efficiency']:.3f}")
     pairs(
         "  copies: ",
-        (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "diverted")),
+        (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "diverted", "reader_waits")),
         "  ",
     )
     waited = [f"{name} {timing[name]:,}" for name in ("hurried", "overtaken", "requeued") if timing[name]]

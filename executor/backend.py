@@ -46,6 +46,8 @@ class Backend(Protocol):
 
     name: str
     timing: bool  # whether spans of hot work are kept; the executor sets it before it prepares
+    poison: bool  # whether outputs are NaN before each tick, so that what nobody computes shows
+    reader_waits: int  # copies that had to wait for the last reader of their slot, since it was not done
 
     @staticmethod
     def missing(cold: str = "native") -> str | None:
@@ -77,6 +79,10 @@ class Backend(Protocol):
 
     def adopt(self, name: str, value: Any) -> Any:
         """A caller's array as one of the device's or of NumPy's, over the same memory. Raises BadExecutor."""
+        ...
+
+    def download(self, values: Any) -> np.ndarray:
+        """A copy of device numbers for the host to keep. Waits."""
         ...
 
     def host(self, *values: Any) -> list[np.ndarray]:

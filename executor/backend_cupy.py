@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -13,12 +14,12 @@ from .backend import Copy, Rows
 from .checks import check_choice
 from .cold import RowLayout
 from .cupy_copies import CopyEngine, CopyFailed
-from .cupy_driver import calls, check, need_cupy, need_driver, refused
+from .cupy_driver import calls, check, need_cupy, need_driver, refused, telling
 from .cupy_host import HostMerge, RowMemory
 from .cupy_hot import HotChain, launches
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
 from .cupy_words import Words
-from .errors import BadExecutor, CopyDoubtful, CopyRefused
+from .errors import BadExecutor, ContextLost, CopyDoubtful, CopyRefused
 from .host_memory import HOSTS, RING_BYTES, Ring
 from .merge import MERGES
 from .tensors import on_gpu
@@ -65,7 +66,7 @@ class CupyBackend:
             raise BadExecutor(f"device={device}: this machine has {count} GPUs, counted from 0")
         self._gpu: Any = self._cupy.cuda.Device(device)
         self._gpu.use()
-        self.sms, self.timing = sms, False
+        self.sms, self.timing, self.poison = sms, False, False
         self.stream = self._cupy.cuda.Stream(non_blocking=True)  # waits for no other stream but by `hold`
         self._stream = int(self.stream.ptr)
         self._small = SmallKernels()
@@ -131,6 +132,7 @@ class CupyBackend:
 
     # --- between host and device, without a copy engine ---
 
+    @telling
     def upload(self, values: np.ndarray) -> Any:
         """As many whole 32-bit words as the values take: what `host` can tell."""
         with self.stream:
@@ -139,9 +141,17 @@ class CupyBackend:
             there = self._cupy.asarray(flat)
             return there[: values.nbytes].view(values.dtype).reshape(values.shape)
 
+    @telling
     def adopt(self, name: str, value: Any) -> Any:
         return on_gpu(name, value, self.device, self._cupy, UNIT if name == "x" else 4)
 
+    @telling
+    def download(self, values: Any) -> np.ndarray:
+        self._after_caller()
+        with self.stream:
+            return self._cupy.asnumpy(values)
+
+    @telling
     def host(self, *values: Any) -> list[np.ndarray]:
         """Device arrays by kernels that write to the host, others as they are."""
         self._after_caller()
@@ -160,6 +170,7 @@ class CupyBackend:
         if int(caller.ptr) != self._stream:
             caller.wait_event(self.stream.record())
 
+    @telling
     def read(self, address: int, n_bytes: int) -> np.ndarray:
         back = np.empty(n_bytes, np.uint8)
         self._cupy.cuda.runtime.memcpy(back.ctypes.data, address, n_bytes, self._cupy.cuda.runtime.memcpyDeviceToHost)
@@ -196,6 +207,7 @@ class CupyBackend:
 
     # --- one tick ---
 
+    @telling
     def begin(self, layer: int, x: Any, top_k: int) -> Tick:
         if isinstance(x, np.ndarray):
             x = self.upload(x)
@@ -203,6 +215,12 @@ class CupyBackend:
         if x.nbytes > _TOLD:  # above any batch gate: the copy engine is faster than one block
             kind = self._cupy.cuda.runtime.memcpyDeviceToHost
             self._cupy.cuda.runtime.memcpyAsync(self._x_host.ctypes.data, x.data.ptr, x.nbytes, kind, self._stream)
+        if self.poison:
+            self.stream.synchronize()  # the last merge reads what the host poisons
+            n_pairs = len(x) * top_k
+            self._cold_out[:n_pairs] = np.nan
+            with self.stream:
+                self._hot_out[:n_pairs].fill(np.nan)
         count = 0 if x.nbytes > _TOLD else x.size
         told = self._words.tell(x.data.ptr, count, self._x_host.ctypes.data)  # the host hears of it with the ids
         return Tick(layer, x, len(x), told)
@@ -230,6 +248,7 @@ class CupyBackend:
         self._words.hear(tick.told)
         return self._x_host[: tick.n], self._cold_out
 
+    @telling
     def settle(self, tick: Tick) -> None:
         self.stream.synchronize()
 
@@ -239,6 +258,7 @@ class CupyBackend:
         now, took = monotonic(), self._cupy.cuda.get_elapsed_time(*self._spans) * 1e-3
         return now - took, now  # the length is the device's; where it lies is known to the end of the wait only
 
+    @telling
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> Any:
         n, k = chains.shape
         hidden = tick.x.shape[1]
@@ -262,6 +282,7 @@ class CupyBackend:
         self._before_caller()
         return y
 
+    @telling
     def norm(self, x: Any, y: Any) -> Any:
         n, hidden = y.shape
         x = x if isinstance(x, self._cupy.ndarray) else self.upload(np.asarray(x, np.float32))
@@ -274,9 +295,11 @@ class CupyBackend:
     def spin(self, microseconds: float) -> None:
         self._small.busy_wait(self._stream, microseconds)
 
+    @telling
     def synchronize(self) -> None:
         self.stream.synchronize()
 
+    @telling
     def drain(self) -> None:
         self.stream.synchronize()
         self._copies.stream.synchronize()
@@ -284,6 +307,12 @@ class CupyBackend:
     def close(self) -> None:
         if self._gpu is None:
             return
+        with suppress(ContextLost):  # then what it held goes with the process
+            self._wait_and_free()
+        self._gpu = None
+
+    @telling
+    def _wait_and_free(self) -> None:
         self._copies.close()
         self.stream.synchronize()
         self._rows.close()
@@ -292,7 +321,6 @@ class CupyBackend:
         self._hot_out = self._cold_out = self._x_host = self._host_merge = self._ring = None
         self._xs, self._ys = [], []
         self._cupy.get_default_memory_pool().free_all_blocks()
-        self._gpu = None
 
 
 BACKEND = CupyBackend

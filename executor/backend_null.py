@@ -20,6 +20,8 @@ class NullBackend:
 
     name = "null"
     timing = False
+    poison = False
+    reader_waits = 0
 
     def __init__(self, *, host: str = "pinned", merge: str = "gpu"):
         check_choice("host", host, HOSTS)
@@ -51,6 +53,10 @@ class NullBackend:
 
     def adopt(self, name: str, value: Any) -> np.ndarray:
         return on_host(name, value, self.name)
+
+    def download(self, values: np.ndarray) -> np.ndarray:
+        self.calls.append(("download", values.shape))
+        return values.copy()
 
     def host(self, *values: Any) -> list[np.ndarray]:
         self.calls.append(("host", len(values)))

@@ -45,6 +45,7 @@ class NumpyBackend:
 
     name = "numpy"
     timing = False  # costs nothing here: spans are always kept
+    poison = True  # always: outputs are new at every tick
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class NumpyBackend:
     ):
         self.device_bytes, self.host_kind = device_bytes, check_choice("host", host, HOSTS)
         self.merge_on = check_choice("merge", merge, MERGES)
-        self._taken = 0
+        self._taken = self.reader_waits = 0
         self._memory: list[np.ndarray] = []
         self._chain = ColdChain(threads, variant=variant, kind=cold)
         self._layers: list[Layer] = []
@@ -102,6 +103,9 @@ class NumpyBackend:
     def adopt(self, name: str, value: Any) -> np.ndarray:
         return on_host(name, value, self.name)
 
+    def download(self, values: np.ndarray) -> np.ndarray:
+        return values.copy()
+
     def host(self, *values: Any) -> list[np.ndarray]:
         return [np.asarray(value) for value in values]
 
@@ -110,6 +114,8 @@ class NumpyBackend:
 
     def copy(self, copies: Sequence[Copy], after: Any = None) -> Future:
         assert self._link is not None
+        if after is not None and not self._chain.done(after):
+            self.reader_waits += 1
         if self._stager:
             return self._stager.submit(self._stage, list(copies), after)
         return self._link.submit(self._carry, list(copies), after)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from warnings import warn
 
 import numpy as np
 
 from slotwise.policies import Pool
 
 from .cold import RowLayout
-from .errors import BadExecutor
+from .errors import BadExecutor, CheckFailed, ExecutorWarning
 from .transfers import WAITING
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def check(
         raise BadExecutor(f"max_queued={max_queued}: bytes, at least 1")
     if link_pad < 0:
         raise BadExecutor(f"link_pad={link_pad}: copies beside each, at least 0")
+    bare = [layer for layer, slots in enumerate(pool.slots) if not slots]
+    if pool.width and bare and len(bare) < len(pool.slots):
+        warn(f"layers {bare} have no slots: look-ahead skips them", ExecutorWarning, stacklevel=3)
 
 
 def check_size(pool_bytes: int | None, layouts: Sequence[RowLayout]) -> None:
@@ -76,15 +80,29 @@ def check_size(pool_bytes: int | None, layouts: Sequence[RowLayout]) -> None:
     )
 
 
-def audit(executor: Executor) -> None:
-    """Holds every occupied slot against its row, once nothing runs. Raises RuntimeError with the first that differs."""
+def audit(executor: Executor, draw: np.random.Generator | None = None, most: int = 0) -> None:
+    """Holds occupied slots against their rows, once nothing runs: all, or at most so many drawn ones.
+
+    Raises CheckFailed with the first that differs.
+    """
     executor.synchronize()
     pool, store = executor.pool, executor.store
-    for layer in (layer for layer in range(pool.n_layers) if not pool.unlisted(layer)):
-        for expert, slot in pool.slots_of(layer).items():
-            place = (0 if pool.scope == "global" else layer, slot)
-            if executor.transfers.ticket(*place) is WAITING:
-                continue  # its copy was refused: nobody takes this slot for the row
-            row, address = store.row(layer, expert), executor.slots.address(*place)
-            if not np.array_equal(executor.backend.read(address, row.size), row):
-                raise RuntimeError(f"layer {layer}, slot {slot}: not the bytes of expert {expert}")
+    taken = [
+        (layer, expert, slot)
+        for layer in range(pool.n_layers)
+        for expert, slot in pool.slots_of(layer).items()  # looked at before the first call, a pool begins
+        if not pool.unlisted(layer)
+    ]
+    if draw is not None and len(taken) > most:
+        taken = [taken[i] for i in draw.choice(len(taken), most, replace=False)]
+    for layer, expert, slot in taken:
+        place = (0 if pool.scope == "global" else layer, slot)
+        if executor.transfers.ticket(*place) is WAITING:
+            continue  # its copy was refused: nobody takes this slot for the row
+        row, address = store.row(layer, expert), executor.slots.address(*place)
+        differ = np.flatnonzero(executor.backend.read(address, row.size) != row)
+        if differ.size:
+            raise CheckFailed(
+                f"layer {layer}, slot {slot}: not the bytes of expert {expert}, {differ.size} of {row.size} differ, "
+                f"the first is byte {differ[0]}"
+            )

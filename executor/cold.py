@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dtypes import dtype_named
-from .errors import BadExecutor
+from .errors import BadExecutor, WorkerFailed
 
 ACTIVATIONS = {"swiglu": 0, "geglu": 1, "swiglu_clamped": 2}
 ROUNDINGS = ("float32", "int8")
@@ -235,8 +235,11 @@ class ColdChain:
             raise BadExecutor(str(wrong)) from wrong
 
     def wait(self, ticket: int) -> None:
-        """Returns when the job is finished. Raises RuntimeError if it failed: its output is not to be used."""
-        self._opened.wait(ticket)
+        """Returns when the job is finished. Raises WorkerFailed if it failed: its output is not to be used."""
+        try:
+            self._opened.wait(ticket)
+        except RuntimeError as failed:
+            raise WorkerFailed(str(failed)) from failed
 
     def done(self, ticket: int) -> bool:
         """Whether the job is finished; `wait` then returns at once, or says that it failed."""
@@ -264,20 +267,20 @@ class ColdChain:
         self._opened.copy(to.ctypes.data, source.ctypes.data, to.nbytes)
 
     def fill_normal(self, memory: NDArray[Any], dtype: str, seed: int, sigma: float = 1.0) -> None:
-        """Fills an array with values of `dtype` (f32, f16, bf16) near normal (the sum of eight uniforms), sigma wide.
-
-        The same seed gives the same bytes for any number of threads.
-        """
+        """Fills an array in f32, f16 or bf16, near normal (a sum of eight uniforms); as of its seed on any threads."""
         if dtype not in ("f32", "f16", "bf16"):
             raise BadExecutor(f"fill_normal in {dtype!r}: it fills f32, f16 and bf16; use encode() for the others")
         _whole(memory)
         self._opened.normal(memory.ctypes.data, memory.nbytes, dtype_named(dtype).code, seed, sigma)
 
     def close(self) -> None:
-        """Finishes what is queued and joins the threads. Raises RuntimeError for failures that nobody waited for."""
+        """Finishes what is queued and joins the threads. Raises WorkerFailed for failures that nobody waited for."""
         if self._pool is not None and self._closing.alive:
             self._closing.detach()
-            self._pool.close()
+            try:
+                self._pool.close()
+            except RuntimeError as failed:
+                raise WorkerFailed(str(failed)) from failed
 
     @property
     def _opened(self) -> Any:

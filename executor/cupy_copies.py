@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cupy_driver import calls, check, need_cupy, need_driver
+from .cupy_driver import LOST, calls, check, need_cupy, need_driver
 from .cupy_small import page_locked
-from .errors import BadExecutor
+from .errors import BadExecutor, ContextLost
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 WAYS = ("batch", "batch_12_8", "loop")
@@ -125,8 +125,10 @@ class CopyEngine:
         if error:  # the driver does not say which rows it had queued
             raise self._failure(error, doubtful=True)
 
-    def _failure(self, error: int, doubtful: bool) -> CopyFailed:
+    def _failure(self, error: int, doubtful: bool) -> Exception:
         code = need_driver().CUresult(error)
+        if error in LOST:
+            return ContextLost(f"the CUDA driver answers {code.name} ({error}) to copies, and nothing else from now on")
         return CopyFailed(f"the CUDA driver answers {code.name} ({error}) to a batch of copies", doubtful)
 
     def fail_next(self, after: int = 0) -> None:

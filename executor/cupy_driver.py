@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import BadExecutor
+from .errors import BadExecutor, ContextLost
 
 GET_IT = "install slotwise[cuda12] or slotwise[cuda13], whichever the driver supports"
+
+
+LOST = frozenset({  # CUresult and cudaError alike: after these the context answers nothing else (CUDA Driver API)
+    4, 201, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719,
+})  # fmt: skip
 
 
 def need_cupy() -> Any:
@@ -40,11 +45,31 @@ def need_driver() -> Any:
 
 
 def check(answer: Any) -> Any:
-    """What a call of cuda.bindings.driver answered, without its error code, or BadExecutor with the code's name."""
+    """What a call of cuda.bindings.driver answered, without its error code.
+
+    Raises ContextLost for an error after which there are only errors, BadExecutor for another, with the code's name.
+    """
     error, *values = answer
+    if int(error) in LOST:
+        raise ContextLost(f"the CUDA driver answers {error.name} ({int(error)}), and nothing else from now on")
     if int(error):
         raise BadExecutor(f"the CUDA driver answers {error.name} ({int(error)})")
     return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def telling(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, where CuPy's errors of a lost device are ContextLost."""
+
+    @functools.wraps(call)
+    def told(*values: Any, **options: Any) -> Any:
+        try:
+            return call(*values, **options)
+        except (need_cupy().cuda.runtime.CUDARuntimeError, need_cupy().cuda.driver.CUDADriverError) as error:
+            if error.status not in LOST:
+                raise
+            raise ContextLost(f"CUDA answers {error}, and nothing else from now on") from error
+
+    return told
 
 
 def attribute(name: str) -> int:
@@ -102,7 +127,7 @@ def calls() -> Calls:
 
 
 def refused(error: int) -> None:
-    """Raises BadExecutor for an error code of the driver that is not 0."""
+    """As `check`, for an error code alone."""
     if error:
         check((need_driver().CUresult(error),))
 

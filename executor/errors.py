@@ -9,6 +9,22 @@ class ExecutorWarning(UserWarning):
     """A run goes on that may not go well."""
 
 
+class CheckFailed(RuntimeError):
+    """What was computed, decided or copied is not what it should be."""
+
+
+class BrokenOff(RuntimeError):
+    """A run cannot go on; the steps that it has finished stand."""
+
+
+class ContextLost(BrokenOff):
+    """The device answers nothing any more, and what was on it is gone."""
+
+
+class WorkerFailed(BrokenOff):
+    """A job of the cold chain failed: its output is not to be used."""
+
+
 class CopyRefused(RuntimeError):
     """A batch of copies was not taken: nothing of it was started."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from time import monotonic
 from typing import Any
 
@@ -16,7 +17,7 @@ from .backend import Backend, Rows
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatch, Load, Pairs, read_plan
-from .errors import CopyDoubtful, CopyRefused
+from .errors import BrokenOff, CopyDoubtful, CopyRefused, WorkerFailed
 from .journal import Journal
 from .limits import one_thread
 from .merge import COLD, HOT
@@ -72,34 +73,37 @@ class Executor:
         plan_hash: bool = False,
         timing: bool = False,
     ):
-        check(
-            pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk, max_queued=max_queued,
-            link_pad=link_pad,
-        )  # fmt: skip
-        self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
-        self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
-        self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
-        outside = min(store.n_experts, max(1, pool.batch_gate) * top_k) if miss != "cpu" else 0
-        streams = pool.prefill == "stream" and miss != "cpu"
-        self.slots = Slots(
-            pool, store, backend, scratch=outside, headroom_bytes=headroom_bytes,
-            staging=(2 * top_k if staging is None else staging) if streams else 0, pad=top_k if link_pad else 0,
-        )  # fmt: skip
-        backend.timing = timing
-        backend.prepare(store.layouts, max_tokens * top_k)
-        known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
-        self._layers = [known[layout] for layout in store.layouts]
-        self._wide = pool.scope == "global"
-        self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
-        self._journal = Journal(pool)
-        self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
-        self._step, self._last_layer, self._said = -1, pool.n_layers, False
-        self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
-        self.diverted = 0
-        self.ticks: list[TickTimes] | None = [] if timing else None
-        self._jobs: list[int] = []  # of the cold chain, at this tick
-        self._closing = weakref.finalize(self, one_thread(then=backend.close))
-        pool.open()
+        with ExitStack() as opening:
+            opening.callback(backend.close)  # whatever fails below leaves no thread and no memory
+            check(
+                pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk,
+                max_queued=max_queued, link_pad=link_pad,
+            )  # fmt: skip
+            self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
+            self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
+            self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
+            outside = min(store.n_experts, max(1, pool.batch_gate) * top_k) if miss != "cpu" else 0
+            streams = pool.prefill == "stream" and miss != "cpu"
+            self.slots = Slots(
+                pool, store, backend, scratch=outside, headroom_bytes=headroom_bytes,
+                staging=(2 * top_k if staging is None else staging) if streams else 0, pad=top_k if link_pad else 0,
+            )  # fmt: skip
+            backend.timing = timing
+            backend.prepare(store.layouts, max_tokens * top_k)
+            known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
+            self._layers = [known[layout] for layout in store.layouts]
+            self._wide = pool.scope == "global"
+            self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
+            self._journal = Journal(pool)
+            self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
+            self._step, self._last_layer, self._said = -1, pool.n_layers, False
+            self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
+            self.diverted = 0
+            self.ticks: list[TickTimes] | None = [] if timing else None
+            self._jobs: list[int] = []  # of the cold chain, at this tick
+            pool.open()
+            self._closing = weakref.finalize(self, one_thread(then=backend.close))
+            opening.pop_all()
 
     def forward(self, layer: int, x: Any, ids: Any, weights: Any, predicted: Any = None) -> Any:
         """y [n, hidden] of one layer: per token its experts' outputs times their weights, summed in router order.
@@ -119,12 +123,12 @@ class Executor:
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
         ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
         began = monotonic()
-        self._jobs.clear()
+        self._leave_jobs()
         work = self._read(self._journal.step(layer, ids), layer)
         self._step += layer <= self._last_layer
         self._last_layer = layer
         planned = monotonic()
-        self.transfers.fill(work.initial)
+        self._fill_initial(work.initial)
         pairs = Pairs(ids, self.pool.n_experts)
         self._start(layer, tick, pairs, work)
         self._note(layer)
@@ -133,13 +137,14 @@ class Executor:
         started = monotonic()
         for job in self._jobs:
             self.chain.wait(job)
+        jobs, self._jobs = self._jobs, []
         if self.ticks is None:
             return self.backend.merge(tick, pairs.chains, weights)
         self.backend.settle(tick)
         settled = monotonic()
         y = self.backend.merge(tick, pairs.chains, weights)
         ended = monotonic()
-        spans = [self.chain.times(job) for job in self._jobs]
+        spans = [self.chain.times(job) for job in jobs]
         self.ticks.append(
             TickTimes(
                 self._step, layer, len(work.hits), len(work.misses), len(work.loads), began,
@@ -159,7 +164,7 @@ class Executor:
 
     def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
         work = self._read(self._journal.prefetch(layer, predicted), layer)
-        self.transfers.fill(work.initial)
+        self._fill_initial(work.initial)
         loads = work.loads
         chunk = self.spec_chunk or max(1, len(loads))
         for first in range(0, len(loads), chunk):
@@ -256,6 +261,13 @@ class Executor:
             else:
                 self._hot(tick, pairs, wave, [ticket])
 
+    def _fill_initial(self, loads: list[Load]) -> None:
+        """Copies of rows that the plan has as resident already: it knows no way to go on without them."""
+        try:
+            self.transfers.fill(loads)
+        except (CopyRefused, CopyDoubtful) as failed:
+            raise BrokenOff(f"rows that are to be resident from now on could not be copied: {failed}") from failed
+
     def _load(self, loads: list[Load], layer: int, phase: str, first: int, all_loads: list[Load]) -> list[Load]:
         """Starts one batch of copies, the loads from number `first` of the phase on.
 
@@ -289,15 +301,37 @@ class Executor:
         """Empties the pools and forgets their history, as a replay with `reset=request` does between requests."""
         self.transfers.forget()
         self.synchronize()
-        self.pool.reset()
-        self._journal.forget()
+        self._journal.reset()
+
+    def keep_steps(self, count: int) -> None:
+        """After a failure: pool, failures and plan hash are those of the first `count` steps, all but perhaps the last.
+
+        Waits for the cold work that is left. The device is not asked: there may be none any more.
+        """
+        self._leave_jobs()
+        self._journal.take_back(step=self._step >= count)
+        if self._step < count:
+            return
+        if self.plan_hash:
+            self.plan_hash.take_back(self._step)
+        self.failures = [failure for failure in self.failures if failure["step"] < count]
+        self.ticks = None if self.ticks is None else [tick for tick in self.ticks if tick.step < count]
+        self._step, self._last_layer = count - 1, self.pool.n_layers
+
+    def _leave_jobs(self) -> None:
+        """Waits for cold work that a tick left behind when it failed: it reads rows, and writes what nobody wants."""
+        while self._jobs:
+            with suppress(WorkerFailed):  # the tick was given up for one failure already
+                self.chain.wait(self._jobs.pop())
 
     def synchronize(self) -> None:
         """Waits until everything that was started, or waits to be, is done."""
+        self._leave_jobs()
         self.transfers.drain()
 
     def close(self) -> None:
         """Waits for what runs, ends threads and gives memory back. The pool, store and chain stay."""
+        self._leave_jobs()
         self._closing()
 
     def __enter__(self) -> Executor:

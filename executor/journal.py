@@ -1,4 +1,4 @@
-"""A pool whose last call can be made again: for copies that the device refused, after the plan had counted on them."""
+"""A pool whose last calls can be taken back: for copies that the device refused, and for steps that never ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ EVERY = 64  # steps between two copies of the pool's memory; a refusal replays t
 
 class _Call(NamedTuple):
     ahead: bool
+    resets: bool  # the pool was reset just before
     layer: int
     ids: np.ndarray
     refused_from: int | None
@@ -26,28 +27,47 @@ class Journal:
         self.pool, self._most = pool, every * pool.n_layers * 2
         self._saved: np.ndarray | None = None
         self._calls: list[_Call] = []
+        self._begun, self._last_layer = 0, pool.n_layers  # calls before the present step; its last layer so far
+        self._resets = False  # the pool was reset since the last call
 
     def step(self, layer: int, ids: np.ndarray) -> Plan:
         """As `Pool.step`."""
-        return self._new(_Call(False, layer, ids.copy(), None, ()))
+        if layer <= self._last_layer:
+            if len(self._calls) >= self._most and not self._resets:
+                self._save()
+            self._begun = len(self._calls)
+        self._last_layer = layer
+        return self._new(False, layer, ids)
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
         """As `Pool.prefetch`."""
-        return self._new(_Call(True, layer, predicted.copy(), None, ()))
+        return self._new(True, layer, predicted)
+
+    def reset(self) -> None:
+        """As `Pool.reset`. It is part of the step that comes next."""
+        self.pool.reset()
+        self._resets = True
 
     def again(self, refused_from: int) -> Plan:
         """The last call once more, with its copies refused from that load on. What the pool did first is taken back."""
         assert self._saved is not None
-        *before, last = self._calls
+        last = self._calls[-1]
+        self._go_back(len(self._calls) - 1)
+        return self._repeat(last._replace(refused_from=refused_from))
+
+    def take_back(self, step: bool) -> None:
+        """The pool is again what it was before the present step, or (`step` false) before a reset after it."""
+        self._last_layer, self._resets = self.pool.n_layers, False
+        if self._saved is not None:
+            self._go_back(self._begun if step else len(self._calls))
+
+    def _go_back(self, count: int) -> None:
+        """To what the pool was after the first `count` of the remembered calls."""
+        calls = self._calls[:count]
         self.pool.buffer.bytes[:] = self._saved
         self._calls.clear()
-        for call in before:
-            self._make(call)
-        return self._make(last._replace(refused_from=refused_from))
-
-    def forget(self) -> None:
-        """Whatever was done to the pool since is not taken back."""
-        self._saved = None
+        for call in calls:
+            self._repeat(call)
 
     def give_up(self, layer: int, expert: int) -> None:
         """As `Pool.invalidate`."""
@@ -55,10 +75,21 @@ class Journal:
         last = self._calls[-1]
         self._calls[-1] = last._replace(given_up=(*last.given_up, (layer, expert)))
 
-    def _new(self, call: _Call) -> Plan:
-        if self._saved is None or len(self._calls) >= self._most:
-            self._saved = self.pool.buffer.bytes.copy()
-            self._calls.clear()
+    def _save(self) -> None:
+        self._saved = self.pool.buffer.bytes.copy()
+        self._calls.clear()
+        self._begun, self._resets = 0, False
+
+    def _new(self, ahead: bool, layer: int, ids: np.ndarray) -> Plan:
+        if self._saved is None or len(self._calls) >= 4 * self._most:  # a step of more calls cannot be taken back
+            self._save()
+        call = _Call(ahead, self._resets, layer, ids.copy(), None, ())
+        self._resets = False
+        return self._make(call)
+
+    def _repeat(self, call: _Call) -> Plan:
+        if call.resets:
+            self.pool.reset()
         return self._make(call)
 
     def _make(self, call: _Call) -> Plan:

@@ -18,9 +18,12 @@ class PlanHash:
 
     def __init__(self, n_pools: int, n_experts: int):
         self._n_experts, self._pools = n_experts, [hashlib.sha256() for _ in range(n_pools)]
+        self._step, self._before = -1, self._pools  # the present step, and the hashes before it
 
     def add(self, plan: Plan, step: int, layer: int) -> None:
         """The plan of one call for `layer`, while it is still the pool's last."""
+        if step != self._step:
+            self._step, self._before = step, [pool.copy() for pool in self._pools]
         verbs, keys, _ = plan.arrays()
         told = verbs <= V.drop
         keys = keys[told]
@@ -29,6 +32,11 @@ class PlanHash:
         rows[:, 0], rows[:, 1] = step, keys // self._n_experts if wide else layer
         rows[:, 2], rows[:, 3] = keys % self._n_experts, verbs[told]
         self._pools[0 if wide else layer].update(rows.tobytes())
+
+    def take_back(self, step: int) -> None:
+        """Forgets what was added for a step that will not be finished, if anything was."""
+        if step == self._step:
+            self._step, self._pools = -1, self._before
 
     def hexdigest(self) -> str:
         return hashlib.sha256(b"".join(pool.digest() for pool in self._pools)).hexdigest()

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from slotwise.executor.backend import make_backend
-from slotwise.executor.checks import audit, check_size
+from slotwise.executor.checks import check_size
 from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
-from slotwise.executor.drive import drive
-from slotwise.executor.errors import BadExecutor
+from slotwise.executor.drive import Driven, drive
+from slotwise.executor.errors import BadExecutor, BrokenOff, CheckFailed
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
 from slotwise.executor.link_speed import link_bytes_per_s
 from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.timing import overlap_efficiency, summary
+from slotwise.executor.watch import Watch
 from slotwise.executor.weights import Weights, open_weights
 from slotwise.policies import Pool
 from slotwise.replay.options import Options
@@ -85,9 +86,11 @@ def run(
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
     Perfetto, of that run (the first side).
-    check: replays the same trace and holds plans and counters against it, and every slot against its row.
-    Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures and timing in seconds.
-    Raises BadTrace, BadPolicy, BadOption or BadExecutor; RuntimeError where a check fails.
+    check: replays the same trace and holds plans and counters against it, a sample of ticks against float64, a sample
+    of slots against their rows, and the outputs of all runs against each other.
+    Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures and timing in seconds. Where
+    the device or a worker gave out, `incomplete` says after how many steps and why: the counts and seconds are theirs.
+    Raises BadTrace, BadPolicy, BadOption or BadExecutor; CheckFailed, a RuntimeError, where a check fails.
     """
     if overlap not in SIDES or repeats < 1:
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
@@ -103,7 +106,7 @@ def run(
     source, size = asked.source(opened), asked.size(opened)
     check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
-    sides = SIDES[overlap]
+    sides, seed = SIDES[overlap], asked.seed % 2**63
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
     given = {"device": device, "sms": sms, "device_bytes": None if device_bytes is None else parse_bytes(device_bytes)}
@@ -112,38 +115,47 @@ def run(
     max_queued = None if max_queued is None else parse_bytes(max_queued)
     _warm_up(asked.pool(opened, size, full=True, future=False))
     outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
+    incomplete = None
     with (
         ColdChain(cpu_threads, spin_us=spin_us, kind=cold) as chain,
         closing(make_backend(backend, **given)) as kept,
     ):
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers, force=force)
-        store = checkpoint.fill(store) if checkpoint else store.fill(asked.seed, chain)
+        store = checkpoint.fill(store) if checkpoint else store.fill(seed, chain)
         with closing(make_backend(backend, **given)) as probe:
             link = link_bytes_per_s(store, probe)
         for turn, (side, timing) in enumerate(turns):
-            pool = asked.pool(opened, size, full=True, future=False)
-            with Executor(
-                pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
-                overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
-                staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
-                plan_hash=plan_hash or check, timing=timing,
-            ) as executor:  # fmt: skip
-                step_s, tokens = drive(
-                    executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset, dense_us=dense_us,
-                    seed=asked.seed,
-                    progress=progress and (lambda done, turn=turn: progress(turn * n_steps + done, total, "")),
-                )  # fmt: skip
-                executor.synchronize()
-                if check:
-                    audit(executor)
-                outcomes[side].append(_outcome(executor, step_s, tokens))
-    if timeline:
+            try:
+                pool = asked.pool(opened, size, full=True, future=False)
+                with Executor(
+                    pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
+                    overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
+                    staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
+                    plan_hash=plan_hash or check, timing=timing,
+                ) as executor:  # fmt: skip
+                    watch = Watch(executor, n_steps, seed, closely=timing) if check else None
+                    driven = drive(
+                        executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset,
+                        dense_us=dense_us, seed=seed, watch=watch,
+                        progress=progress and (lambda done, turn=turn: progress(turn * n_steps + done, total, "")),
+                    )  # fmt: skip
+                    outcomes[side].append(_outcome(executor, driven, watch))
+                incomplete = outcomes[side][-1]["broken"]
+            except BrokenOff as broken:  # while it opened or closed
+                if not any(outcomes.values()):
+                    raise
+                incomplete = {"steps": 0, "error": str(broken)}
+            if incomplete:
+                break
+    if timeline and outcomes[sides[0]][-1]["ticks"] is not None:
         write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
     about = {
         "backend": backend, "cold": cold, "host": host, "host_bytes_per_s": link, "merge": merge,
-        "restricted_to": _less(sms, link_pad), **as_recorded(layouts), "checked": check,
+        "restricted_to": _less(sms, link_pad), **as_recorded(layouts), "checked": check, "incomplete": incomplete,
     }  # fmt: skip
-    return {"runs": [_row(opened, asked, asked.recorded(size), about, side, outcomes) for side in sides]}
+    return {
+        "runs": [_row(opened, asked, asked.recorded(size), about, side, outcomes) for side in sides if outcomes[side]]
+    }
 
 
 def _less(sms: int | None, link_pad: int) -> str | None:
@@ -187,16 +199,20 @@ def _layouts(
     )
 
 
-def _outcome(executor: Executor, step_s: list[float], tokens: int) -> dict[str, Any]:
+def _outcome(executor: Executor, driven: Driven, watch: Watch | None) -> dict[str, Any]:
     transfers = executor.transfers
     return {
         "counters": executor.pool.counters,
         "plan_sha256": executor.plan_hash.hexdigest() if executor.plan_hash else None,
         "failures": executor.failures,
         "ticks": executor.ticks,
-        "timing": summary(executor.ticks or [], step_s, tokens)
+        "broken": driven.broken and {"steps": len(driven.step_s), "error": driven.broken},
+        "outputs_sha256": watch and watch.outputs_sha256,
+        "largest_error": watch.largest_error if watch and watch.n_sampled else None,
+        "timing": summary(executor.ticks or [], driven.step_s, driven.tokens)
         | {
             "diverted": executor.diverted,
+            "reader_waits": executor.backend.reader_waits,
             "copies": transfers.n_copies,
             "copy_batches": transfers.n_batches,
             "bytes_copied": transfers.bytes_copied,
@@ -219,14 +235,12 @@ def _row(
     """One run as it is printed: what was asked, what was decided, what it took."""
     mine = outcomes[side]
     first = mine[0]
-    for other in (one for side_of in outcomes.values() for one in side_of):
-        if (other["counters"], other["plan_sha256"]) != (first["counters"], first["plan_sha256"]) and not other[
-            "failures"
-        ]:
-            raise RuntimeError("two runs of one configuration decided differently")
+    _hold_together([one for side_of in outcomes.values() for one in side_of])
     if about["checked"]:
         _hold_against_replay(trace, asked, first)
-    *plain, timed = (one["timing"] for one in mine)
+    untimed = [one for one in mine if one["ticks"] is None]
+    plain = [one["timing"] for one in untimed if not one["broken"]] or [first["timing"]]
+    timed = mine[-1]["timing"] | {name: first["timing"][name] for name in ("steps", "tokens")}
     rates = sorted(timing["tokens_per_s"] for timing in plain if timing["tokens_per_s"])
     steps = ("seconds", "step_p50_s", "step_p95_s", "step_p99_s")
     timing = timed | {name: statistics.median(one[name] for one in plain) for name in steps}
@@ -235,27 +249,42 @@ def _row(
         "tokens_per_s": statistics.median(rates) if rates else None,
         "tokens_per_s_range": [rates[0], rates[-1]] if rates else None,
     }
-    if len(outcomes) == 2:
+    if len(outcomes) == 2 and not about["incomplete"]:
         timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
     return {
         "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, **about,
         "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
         "row_bytes": about["row_bytes"],
         "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
-        "timing": timing,
+        "largest_error": mine[-1]["largest_error"], "timing": timing,
     }  # fmt: skip
 
 
+def _hold_together(outcomes: list[dict]) -> None:
+    """Raises CheckFailed unless all runs decided the same, and computed the same bytes where the same chain did."""
+    whole = [one for one in outcomes if not (one["broken"] or one["failures"])]
+    for one in whole[1:]:
+        if (one["counters"], one["plan_sha256"]) != (whole[0]["counters"], whole[0]["plan_sha256"]):
+            raise CheckFailed("two runs of one configuration decided differently")
+        if one["outputs_sha256"] != whole[0]["outputs_sha256"] and not (
+            one["timing"]["diverted"] or whole[0]["timing"]["diverted"]
+        ):
+            raise CheckFailed(
+                "two runs of one configuration computed different outputs: in one of them a row was not there in time"
+            )
+
+
 def _hold_against_replay(trace: Trace, asked: Options, outcome: dict) -> None:
-    """Raises RuntimeError unless a replay decides the same, tick for tick."""
+    """Raises CheckFailed unless a replay decides the same, tick for tick."""
     from slotwise.replay.failures import Failure
 
     failures = tuple(Failure(**failure) for failure in outcome["failures"])
-    law = replay_run(trace, asked.but(plan_hash=True, failures=failures))
+    ended = {"steps": outcome["broken"]["steps"]} if outcome["broken"] else {}
+    law = replay_run(trace, asked.but(plan_hash=True, failures=failures, **ended))
     wrong = {
         name: (law.counters[name], count)
         for name, count in outcome["counters"].items()
         if name in law.counters and law.counters[name] != count
     }
     if law.plan_sha256 != outcome["plan_sha256"] or wrong:
-        raise RuntimeError(f"the plans differ from the replay's; counters (replay, run): {wrong or 'equal'}")
+        raise CheckFailed(f"the plans differ from the replay's; counters (replay, run): {wrong or 'equal'}")

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from cold_cases import error, inputs, some_row
-from dequantise import expert
 
 from slotwise.executor.cupy_driver import need_cupy, need_driver
 from slotwise.executor.errors import BadExecutor
+from slotwise.executor.reference import expert
 
 
 @functools.cache

@@ -1,9 +1,14 @@
 """What the tests of the executor share: small models, traces through them, and runs that leave nothing open."""
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from time import sleep
 
 import numpy as np
 
+import slotwise
 from slotwise.executor.backend import make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
 from slotwise.executor.checks import audit
@@ -46,6 +51,31 @@ class Model:
             chosen(n, self.top_k), n_experts=self.n_experts, predicted=predicted, step=step,
             phase=(np.repeat(sizes, sizes) == 1).astype(np.uint8),
         )  # fmt: skip
+
+
+@contextmanager
+def no_thread_left():
+    """Holds the body to leaving no thread of the process behind, neither Python's nor a native one."""
+    tasks = Path("/proc/self/task")
+    before = set(tasks.iterdir())
+    yield
+    for _ in range(100):  # one that has been joined may be listed for a moment
+        if not (left := set(tasks.iterdir()) - before):
+            return
+        sleep(0.02)
+    raise AssertionError(f"{len(left)} threads are left")
+
+
+def spoil(monkeypatch, kind: type[NumpyBackend]) -> list[NumpyBackend]:
+    """`slotwise.run` computes on this backend from now on. Returns those that it opens, the store's first."""
+    opened: list[NumpyBackend] = []
+
+    def make(_, **options):
+        opened.append(kind(**options))
+        return opened[-1]
+
+    monkeypatch.setattr(import_module(slotwise.run.__module__), "make_backend", make)
+    return opened
 
 
 @dataclass

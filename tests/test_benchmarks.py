@@ -31,6 +31,15 @@ def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
         assert all(value > 0 for value in figures.values()), row
 
 
+def test_an_executor_under_stress_takes_no_memory_after_it_has_opened():
+    """1,900 tokens of a prompt and 400 verify steps: the benchmark would end with an error itself."""
+    (row,) = bench("stress")[1:]
+    assert (row["allocations"], row["device bytes taken"]) == (0, 0)
+    assert row["grown, KiB"] <= 2048
+    assert 0 < row["step p50, ms"] <= row["step p95, ms"] <= row["step p99, ms"]
+    assert row["steps"] == 400
+
+
 def test_live_calls_covers_every_policy_that_can_run_live():
     policies = python(
         f"import sys; sys.path[0] = {str(ROOT / 'benchmarks')!r}; import live_calls as l; print(*l.ranked_policies())"

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from cold_cases import computed, error, inputs, needs_native, some_row
-from dequantise import expert
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.executor.cold import ACTIVATIONS, ColdChain, RowLayout
 from slotwise.executor.dtypes import DTYPES, encode
+from slotwise.executor.reference import expert
 
 pytestmark = needs_native
 EXACT, ROUNDED = 1e-5, 0.03  # errors of a token relative to its length: activations in float32, and rounded to int8

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from dequantise import dequantise
 
 from slotwise.executor.dtypes import DTYPES, dtype_named, encode
 from slotwise.executor.errors import BadExecutor
+from slotwise.executor.reference import dequantise
 
 DRAW = np.random.default_rng(0)
 ROUNDED_TO = {

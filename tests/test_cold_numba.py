@@ -8,7 +8,6 @@ import pytest
 from cold_cases import computed, error, inputs, job, needs_native, some_row
 from conftest import run
 from conftest import slotwise as cli
-from dequantise import expert
 from executor_cases import Model, carry_out
 
 import slotwise
@@ -17,6 +16,7 @@ from slotwise.executor.cold import ACTIVATIONS, ColdChain, RowLayout, cold_modul
 from slotwise.executor.cold_numba import COMPUTED, _half
 from slotwise.executor.dtypes import DTYPES
 from slotwise.executor.errors import BadExecutor
+from slotwise.executor.reference import expert
 
 EXACT = 1e-5
 

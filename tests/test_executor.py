@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slotwise
-from slotwise.executor.backend import backends, make_backend
+from slotwise.executor.backend import Copy, Rows, backends, make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
 from slotwise.executor.checks import audit
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused
 from slotwise.executor.executor import Executor
+from slotwise.executor.reference import errors, expert
 from slotwise.executor.store import HostStore
 from slotwise.policies import Pool
 from slotwise.replay.failures import Failure
@@ -128,6 +129,27 @@ def test_a_planned_hit_whose_copy_is_late_runs_on_the_cpu_if_asked_and_counts_di
     assert late.executor.diverted > 0
     assert prompt.executor.diverted == 0
     assert (late.outputs, late.plan_sha256) == (prompt.outputs, prompt.plan_sha256)
+
+
+def test_a_copy_that_waits_for_the_last_reader_of_its_slot_is_counted_and_does_not_overtake_it():
+    """A row that 4,000 tokens read is overwritten at once: they have read the old one."""
+    model, backend = Model(n_layers=1, layout=RowLayout(256, 256, ("f32",) * 3)), make_backend("numpy")
+    x = np.random.default_rng(0).normal(0, 1, (4000, 256)).astype(np.float32)
+    with ColdChain(1) as chain:
+        store = HostStore([model.layout], 8, backend).fill(7, chain)
+        n_bytes, slot = model.layout.row_bytes, backend.device_memory(model.layout.row_bytes)
+        backend.prepare([model.layout], 4000)
+        backend.copy([Copy(store.addresses[0][0], slot, n_bytes)]).result()
+        tick = backend.begin(0, x, 1)
+        tokens = np.arange(4000)
+        reader = backend.hot(tick, Rows(np.array([slot]), np.array([0, 4000]), tokens, tokens))
+        backend.copy([Copy(store.addresses[0][1], slot, n_bytes)], after=reader).result()
+        assert backend.reader_waits == 1
+        y = backend.merge(tick, np.ones((4000, 1), np.uint8), np.ones((4000, 1), np.float32))
+        ends = [0, 1999, 3999]
+        assert errors(y[ends], expert(model.layout, store.row(0, 0), x[ends])).max() < 1e-5
+        assert np.array_equal(backend.read(slot, n_bytes), store.row(0, 1))
+        backend.close()
 
 
 class Failing(NumpyBackend):

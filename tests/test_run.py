@@ -23,6 +23,8 @@ def test_a_run_prints_the_hash_and_the_counters_of_the_replay_with_the_same_opti
         assert timing["tokens"] == law.identity["n_tokens"]
         assert timing["bytes_copied"] == law.counters["bytes_loaded"]
         assert timing["tokens_per_s"] > 0
+        assert timing["reader_waits"] >= 0
+        assert 0 < run["largest_error"] < 1e-5
         assert min(timing["hot_s"], timing["cold_s"]) > 0
         assert timing["tick_s"] > 0
 

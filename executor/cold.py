@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -54,7 +55,7 @@ class RowLayout:
                 raise BadExecutor(f"{name}={value} of the activation: it must be finite")
         _ = self.sizes
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """Bytes of gate, up and down. Raises BadExecutor if an output row is not whole blocks."""
         gate, up, down = (dtype_named(name) for name in self.dtypes)
@@ -75,7 +76,7 @@ class RowLayout:
         end = max(start + size for start, size in zip(self.starts, self.sizes, strict=True))
         return (end, end + 4 * self.inner, end + 8 * self.inner) if self.biases else (-1, -1, -1)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         lengths = (4 * self.inner, 4 * self.inner, 4 * self.hidden)

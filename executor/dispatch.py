@@ -1,87 +1,185 @@
-"""From a plan to work: which rows are hits, misses and loads, and which (token, rank) pairs chose each expert."""
+"""Which chain computes what a layer demands: hits the hot one, misses the cold one, fetched rows the hot one again."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slotwise.policies import Plan
-from slotwise.policies.names import V
+from .backend import Backend
+from .cold import ColdChain
+from .errors import CopyDoubtful, CopyRefused, WorkerFailed
+from .merge import COLD, HOT
+from .slots import Slots
+from .sort import Chosen, Desk, Load, Sorted
+from .store import HostStore
+from .transfers import WAITING, Transfers
 
-from .backend import Rows
-from .merge import ABSENT
-
-_SMALL = 64  # pairs up to which Python's own loops are faster than sorting in NumPy
-_MISSES = frozenset((V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed))
-_LOADS = frozenset((V.load_demand, V.load_speculative))
-
-
-class Load(NamedTuple):
-    """One row to copy into a slot. `pool` is 0 for the global pool."""
-
-    layer: int
-    expert: int
-    pool: int
-    slot: int
+Places = list[tuple[int, int]]  # (expert, slot)
 
 
-class Dispatch(NamedTuple):
-    """A plan, sorted: (expert, slot) of hits and misses in order of demand (slot -1: none), loads in order.
+class Dispatcher:
+    """Starts the hot and the cold work of one tick after the other. It changes no plan.
 
-    `initial` are rows that are there from now on, before any hit is judged: pins, static profiles.
+    overlap, miss, split_share, late: as `Executor` takes them. say: is told what goes wrong. `diverted` counts rows of
+    the device that the CPU computed; `bytes_hot` and `bytes_cold` are what the chains read.
     """
 
-    hits: list[tuple[int, int]]
-    misses: list[tuple[int, int]]
-    initial: list[Load]
-    loads: list[Load]
-    streamed: bool
+    def __init__(
+        self,
+        store: HostStore,
+        slots: Slots,
+        backend: Backend,
+        chain: ColdChain,
+        transfers: Transfers,
+        *,
+        wide: bool,
+        overlap: bool,
+        miss: str,
+        split_share: float,
+        late: str,
+        say: Callable[[str], None],
+    ):
+        self._store, self._slots, self._backend, self._chain, self._transfers = store, slots, backend, chain, transfers
+        self._wide, self._overlap, self._late, self._say = wide, overlap, late, say
+        self._share = {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
+        known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
+        self._layers = [known[layout] for layout in store.layouts]
+        self._host = [(rows[0], stride) for rows, stride in zip(store.addresses, store.strides, strict=True)]
+        pools = [0 if wide else layer for layer in range(store.n_layers)]
+        device = [(slots.bases[pool], slots.strides[pool]) for pool in pools]
+        self.desk = Desk(store.n_experts, device, self._host, wide=wide)
+        self._jobs: list[int] = []  # of the cold chain, at this tick
+        self.diverted = self.bytes_hot = self.bytes_cold = 0
+
+    def start(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], work: Sorted) -> Places:
+        """Starts all that can be computed as things are, and returns the misses that are to be fetched.
+
+        The cold chain comes first: to submit takes 2 us, and then neither queues behind the other.
+        """
+        fetched = round(self._share * len(work.misses.experts))
+        places = work.misses.part(slice(fetched)).places() if fetched else []
+        hits, cold, after = work.hits, work.misses.part(slice(fetched, None)), ()
+        if len(hits.experts) and self._transfers.busy():
+            hits, late, after = self._landed(layer, hits)
+            cold = Chosen(*map(np.concatenate, zip(late, cold, strict=True)))
+        if self._overlap and len(cold.experts):
+            self._cold(layer, tick, ids, chains, cold)
+        if len(hits.experts):
+            self._hot(layer, tick, ids, chains, hits, after)
+        if not self._overlap:
+            self._backend.settle(tick)
+            if len(cold.experts):
+                self._chain.wait(self._cold(layer, tick, ids, chains, cold))
+        return places
+
+    def fetch(
+        self,
+        layer: int,
+        tick: Any,
+        ids: np.ndarray,
+        chains: NDArray[np.uint8],
+        misses: Places,
+        loads: list[Load],
+        resident: dict[int, int] | None,
+        streamed: bool,
+    ) -> None:
+        """Misses on the device: from the slot that holds them, or by rows outside the pool, in waves.
+
+        loads: those of the plan that were started. resident: who has which slot, where not all of them were.
+        """
+        pool = 0 if self._wide else layer
+        filled = {load.slot: load for load in loads}  # the last load into a slot is the one that stays
+        placed, outside, after = [], [], []
+        self._transfers.hurry((pool, slot) for _, slot in misses)
+        for expert, slot in misses:
+            there = slot >= 0 and (resident is None or resident.get(expert) == slot)
+            there = there and (slot not in filled or filled[slot][:2] == (layer, expert))
+            copying = self._transfers.ticket(pool, slot) if there else WAITING
+            if copying is WAITING:
+                outside.append(expert)
+                continue
+            placed.append((expert, slot, self._slots.address(pool, slot)))
+            if copying is not None and copying not in after:
+                after.append(copying)
+        if placed:
+            self._hot(layer, tick, ids, chains, _chosen(placed), after)
+        rows = self._slots.staging if streamed else self._slots.scratch
+        for i in range(0, len(outside), max(1, len(rows))):
+            wave = [(expert, -1, row) for expert, row in zip(outside[i : i + len(rows)], rows, strict=False)]
+            copies = [self._transfers.copy_of(layer, expert, row) for expert, _, row in wave]
+            try:
+                ticket = self._transfers.start(copies)
+            except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
+                self._say(f"rows beside the slots: {failed}")
+                self.diverted += len(wave)
+                self._cold(layer, tick, ids, chains, self._at_host(layer, _chosen(wave)))
+            else:
+                self._hot(layer, tick, ids, chains, _chosen(wave), [ticket])
+
+    def wait(self) -> list[int]:
+        """Waits for the tick's cold work, and returns its jobs. Raises WorkerFailed."""
+        for job in self._jobs:
+            self._chain.wait(job)
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    def leave(self) -> None:
+        """Waits for cold work that a tick left behind when it failed: it reads rows, and writes what nobody wants."""
+        while self._jobs:
+            with suppress(WorkerFailed):  # the tick was given up for one failure already
+                self._chain.wait(self._jobs.pop())
+
+    def _landed(self, layer: int, hits: Chosen) -> tuple[Chosen, Chosen, list[Any]]:
+        """Hits for the device, hits for the CPU, and the copies that the former wait for."""
+        pool = 0 if self._wide else layer
+        here, late, after = [], [], []
+        if self._late == "wait":
+            self._transfers.hurry((pool, slot) for slot in hits.slots.tolist())
+        for at, slot in enumerate(hits.slots.tolist()):
+            copying = self._transfers.ticket(pool, slot)
+            if copying is WAITING or (copying is not None and self._late == "cold"):
+                late.append(at)
+                continue
+            here.append(at)
+            if copying is not None and copying not in after:
+                after.append(copying)
+        self.diverted += len(late)
+        return (hits.part(here), self._at_host(layer, hits.part(late)), after) if late else (hits, _NONE, after)
+
+    def _at_host(self, layer: int, chosen: Chosen) -> Chosen:
+        """The same experts, read where all rows are."""
+        first, stride = self._host[layer]
+        return chosen._replace(rows=first + stride * chosen.experts)
+
+    def _cold(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], chosen: Chosen) -> int:
+        work = self.desk.pair_up(ids, chosen.experts, chosen.rows, chains, COLD)
+        x, out = self._backend.inputs(tick)
+        job = self._chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
+        self._jobs.append(job)
+        self.bytes_cold += len(work.rows) * self._store.layouts[layer].row_bytes
+        return job
+
+    def _hot(
+        self,
+        layer: int,
+        tick: Any,
+        ids: np.ndarray,
+        chains: NDArray[np.uint8],
+        chosen: Chosen,
+        after: Sequence[Any],
+    ) -> None:
+        work = self.desk.pair_up(ids, chosen.experts, chosen.rows, chains, HOT)
+        ticket = self._backend.hot(tick, work, after)
+        self._transfers.reads(work.rows.tolist(), ticket)
+        self.bytes_hot += len(work.rows) * self._store.layouts[layer].row_bytes
 
 
-def read_plan(plan: Plan, layer: int, wide: bool, n_experts: int) -> Dispatch:
-    """Sorts the decisions of one tick; keys of a global pool hold the layer."""
-    hits, misses, initial, loads, streamed = [], [], [], [], False
-    for verb, key, slot in zip(*(array.tolist() for array in plan.arrays()), strict=True):
-        expert = key % n_experts
-        if verb == V.hit:
-            hits.append((expert, slot))
-        elif verb in _MISSES:
-            misses.append((expert, slot))
-            streamed = streamed or verb == V.streamed
-        if verb in _LOADS or verb == V.load_initial:
-            (initial if verb == V.load_initial else loads).append(
-                Load(key // n_experts, expert, 0, slot) if wide else Load(layer, expert, layer, slot)
-            )
-    return Dispatch(hits, misses, initial, loads, streamed)
+def _chosen(rows: list[tuple[int, int, int]]) -> Chosen:
+    return Chosen(*np.array(rows, np.int64).reshape(-1, 3).T.copy())
 
 
-class Pairs:
-    """The (token, rank) pairs of a step by expert. `chains` [n, k] says who computes each: ABSENT, HOT or COLD."""
-
-    def __init__(self, ids: np.ndarray, n_experts: int):
-        self.top_k = ids.shape[1]
-        self.chains = np.full(ids.shape, ABSENT, np.uint8)
-        flat = ids.ravel().astype(np.int64)
-        there = (flat >= 0) & (flat < n_experts)
-        self._of: dict[int, list[int]] = {}
-        if flat.size <= _SMALL:
-            for pair, (expert, kept) in enumerate(zip(flat.tolist(), there.tolist(), strict=True)):
-                if kept:
-                    self._of.setdefault(expert, []).append(pair)
-        else:
-            order = np.flatnonzero(there)
-            order = order[np.argsort(flat[order], kind="stable")]
-            experts, starts = np.unique(flat[order], return_index=True)
-            parts = (part.tolist() for part in np.split(order, starts[1:]))
-            self._of = dict(zip(experts.tolist(), parts, strict=True))
-
-    def take(self, experts: list[int], addresses: list[int], chain: int) -> Rows:
-        """The work of these experts, whose rows lie at these addresses, for that chain."""
-        pairs, offsets = [], [0]
-        for expert in experts:
-            pairs.extend(self._of[expert])
-            offsets.append(len(pairs))
-        places = np.array(pairs, np.int64)
-        self.chains.reshape(-1)[places] = chain
-        return Rows(np.array(addresses, np.int64), np.array(offsets, np.int64), places // self.top_k, places)
+_NONE = _chosen([])

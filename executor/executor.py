@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
@@ -13,20 +12,21 @@ import numpy as np
 
 from slotwise.policies import Plan, Pool
 
-from .backend import Backend, Rows
+from .backend import Backend
 from .checks import check
 from .cold import ColdChain
-from .dispatch import Dispatch, Load, Pairs, read_plan
-from .errors import BrokenOff, CopyDoubtful, CopyRefused, WorkerFailed
+from .dispatch import Dispatcher
+from .errors import BrokenOff, CopyDoubtful, CopyRefused
 from .journal import Journal
 from .limits import one_thread
-from .merge import COLD, HOT
+from .merge import ABSENT
 from .plan_hash import PlanHash
 from .slots import Slots
+from .sort import Load, Sorted
 from .store import HostStore
 from .tensors import take_ids, take_in
 from .timing import TickTimes
-from .transfers import WAITING, Transfers
+from .transfers import Transfers
 
 HEADROOM_BYTES = 900 << 20
 _LOG = logging.getLogger(__name__)
@@ -80,8 +80,7 @@ class Executor:
                 max_queued=max_queued, link_pad=link_pad,
             )  # fmt: skip
             self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
-            self.top_k, self.horizon, self.overlap, self.miss, self.late = top_k, horizon, overlap, miss, late
-            self.split_share, self.spec_chunk, self.max_tokens = split_share, spec_chunk, max_tokens
+            self.top_k, self.horizon, self.spec_chunk, self.max_tokens = top_k, horizon, spec_chunk, max_tokens
             outside = min(store.n_experts, max(1, pool.batch_gate) * top_k) if miss != "cpu" else 0
             streams = pool.prefill == "stream" and miss != "cpu"
             self.slots = Slots(
@@ -90,17 +89,16 @@ class Executor:
             )  # fmt: skip
             backend.timing = timing
             backend.prepare(store.layouts, max_tokens * top_k)
-            known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
-            self._layers = [known[layout] for layout in store.layouts]
-            self._wide = pool.scope == "global"
             self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
+            self.dispatcher = Dispatcher(
+                store, self.slots, backend, chain, self.transfers, wide=pool.scope == "global", overlap=overlap,
+                miss=miss, split_share=split_share, late=late, say=self._say,
+            )  # fmt: skip
             self._journal = Journal(pool)
             self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
             self._step, self._last_layer, self._said = -1, pool.n_layers, False
             self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
-            self.diverted = 0
             self.ticks: list[TickTimes] | None = [] if timing else None
-            self._jobs: list[int] = []  # of the cold chain, at this tick
             pool.open()
             self._closing = weakref.finalize(self, one_thread(then=backend.close))
             opening.pop_all()
@@ -121,33 +119,36 @@ class Executor:
         tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
-        ids, *offers = (np.atleast_2d(each) for each in self.backend.host(*asked))
+        ids, *offers = (np.ascontiguousarray(np.atleast_2d(each)) for each in self.backend.host(*asked))
         began = monotonic()
-        self._leave_jobs()
-        work = self._read(self._journal.step(layer, ids), layer)
+        self.dispatcher.leave()
+        work = self._sort(self._journal.step(layer, ids), layer)
         self._step += layer <= self._last_layer
         self._last_layer = layer
         planned = monotonic()
         self._fill_initial(work.initial)
-        pairs = Pairs(ids, self.pool.n_experts)
-        self._start(layer, tick, pairs, work)
+        chains = np.full(ids.shape, ABSENT, np.uint8)
+        fetched = self.dispatcher.start(layer, tick, ids, chains, work)
+        loads = self._load(work.loads, layer, "demand", 0, work.loads)
+        self.transfers.pump()
+        if fetched:
+            resident = None if loads is work.loads else self.pool.slots_of(layer)
+            self.dispatcher.fetch(layer, tick, ids, chains, fetched, loads, resident, work.streamed)
         self._note(layer)
         if offers:
             self._look_ahead(layer + self.horizon, offers[0])
         started = monotonic()
-        for job in self._jobs:
-            self.chain.wait(job)
-        jobs, self._jobs = self._jobs, []
+        jobs = self.dispatcher.wait()
         if self.ticks is None:
-            return self.backend.merge(tick, pairs.chains, weights)
+            return self.backend.merge(tick, chains, weights)
         self.backend.settle(tick)
         settled = monotonic()
-        y = self.backend.merge(tick, pairs.chains, weights)
+        y = self.backend.merge(tick, chains, weights)
         ended = monotonic()
         spans = [self.chain.times(job) for job in jobs]
         self.ticks.append(
             TickTimes(
-                self._step, layer, len(work.hits), len(work.misses), len(work.loads), began,
+                self._step, layer, len(work.hits.experts), len(work.misses.experts), len(work.loads), began,
                 planned - began, settled - started, ended - settled, ended - began,
                 self.backend.hot_span(tick), (spans[0][0], spans[-1][1]) if spans else None,
             )
@@ -163,7 +164,7 @@ class Executor:
         self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
 
     def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
-        work = self._read(self._journal.prefetch(layer, predicted), layer)
+        work = self._sort(self._journal.prefetch(layer, predicted), layer)
         self._fill_initial(work.initial)
         loads = work.loads
         chunk = self.spec_chunk or max(1, len(loads))
@@ -176,90 +177,9 @@ class Executor:
         if self.plan_hash:
             self.plan_hash.add(self._plan, self._step, layer)
 
-    def _read(self, plan: Plan, layer: int) -> Dispatch:
+    def _sort(self, plan: Plan, layer: int) -> Sorted:
         self._plan = plan
-        return read_plan(plan, layer, self._wide, self.pool.n_experts)
-
-    # --- one tick ---
-
-    def _start(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch) -> None:
-        pool = 0 if self._wide else layer
-        hot, cold, after = [], [], []
-        if self.late == "wait":
-            self.transfers.hurry((pool, slot) for _, slot in work.hits)
-        for expert, slot in work.hits:
-            copying = self.transfers.ticket(pool, slot)
-            if copying is WAITING or (copying is not None and self.late == "cold"):
-                cold.append(expert)
-                self.diverted += 1
-                continue
-            if copying is not None:
-                after.append(copying)
-            hot.append((expert, self.slots.address(pool, slot)))
-        count = len(work.misses)
-        n_fetched = {"cpu": 0, "fetch": count, "split": round(self.split_share * count)}[self.miss]
-        cold += [expert for expert, _ in work.misses[n_fetched:]]
-        if cold and self.overlap:
-            self._cold(layer, tick, pairs, cold)
-        if hot:
-            self._hot(tick, pairs, hot, after)
-        if not self.overlap:
-            self.backend.settle(tick)
-            if cold:
-                self.chain.wait(self._cold(layer, tick, pairs, cold))
-        loads = self._load(work.loads, layer, "demand", 0, work.loads)
-        self.transfers.pump()
-        self._fetch(layer, tick, pairs, work, n_fetched, loads)
-
-    def _cold(self, layer: int, tick: Any, pairs: Pairs, experts: list[int]) -> int:
-        addresses = self.store.addresses[layer]
-        work = pairs.take(experts, [addresses[expert] for expert in experts], COLD)
-        x, out = self.backend.inputs(tick)
-        job = self.chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
-        self._jobs.append(job)
-        return job
-
-    def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:
-        work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows], HOT)
-        ticket = self.backend.hot(tick, work, after)
-        self.transfers.reads((address for _, address in rows), ticket)
-
-    def _fetch(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch, count: int, loads: list[Load]) -> None:
-        """The first missed rows on the device: from the slot that holds them, or by rows outside the pool, in waves.
-
-        `loads` are those of the plan that were started.
-        """
-        misses = work.misses[:count]
-        if not misses:
-            return
-        pool = 0 if self._wide else layer
-        filled = {load.slot: load for load in loads}  # the last load into a slot is the one that stays
-        slots = None if loads is work.loads else self.pool.slots_of(layer)  # what was refused or given up has none
-        placed, outside, after = [], [], []
-        self.transfers.hurry((pool, slot) for _, slot in misses)
-        for expert, slot in misses:
-            there = slot >= 0 and (slots is None or slots.get(expert) == slot)
-            there = there and (slot not in filled or filled[slot][:2] == (layer, expert))
-            copying = self.transfers.ticket(pool, slot) if there else WAITING
-            if copying is WAITING:
-                outside.append(expert)
-                continue
-            placed.append((expert, self.slots.address(pool, slot)))
-            if copying is not None and copying not in after:
-                after.append(copying)
-        if placed:
-            self._hot(tick, pairs, placed, after)
-        rows = self.slots.staging if work.streamed else self.slots.scratch
-        for i in range(0, len(outside), max(1, len(rows))):
-            wave = list(zip(outside[i : i + len(rows)], rows, strict=False))
-            try:
-                ticket = self.transfers.start([self.transfers.copy_of(layer, expert, row) for expert, row in wave])
-            except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
-                self._say(f"rows beside the slots: {failed}")
-                self.diverted += len(wave)
-                self._cold(layer, tick, pairs, [expert for expert, _ in wave])
-            else:
-                self._hot(tick, pairs, wave, [ticket])
+        return self.dispatcher.desk.sort(plan, layer)
 
     def _fill_initial(self, loads: list[Load]) -> None:
         """Copies of rows that the plan has as resident already: it knows no way to go on without them."""
@@ -277,7 +197,7 @@ class Executor:
             (self.transfers.ahead if phase == "ahead" else self.transfers.fill)(loads)
         except CopyRefused:
             self._fail(layer, phase, first, "refused")
-            return self._read(self._journal.again(first), layer).loads
+            return self._sort(self._journal.again(first), layer).loads
         except CopyDoubtful:
             self._fail(layer, phase, first, "doubtful")
             for load in all_loads[first:]:
@@ -308,7 +228,7 @@ class Executor:
 
         Waits for the cold work that is left. The device is not asked: there may be none any more.
         """
-        self._leave_jobs()
+        self.dispatcher.leave()
         self._journal.take_back(step=self._step >= count)
         if self._step < count:
             return
@@ -318,20 +238,14 @@ class Executor:
         self.ticks = None if self.ticks is None else [tick for tick in self.ticks if tick.step < count]
         self._step, self._last_layer = count - 1, self.pool.n_layers
 
-    def _leave_jobs(self) -> None:
-        """Waits for cold work that a tick left behind when it failed: it reads rows, and writes what nobody wants."""
-        while self._jobs:
-            with suppress(WorkerFailed):  # the tick was given up for one failure already
-                self.chain.wait(self._jobs.pop())
-
     def synchronize(self) -> None:
         """Waits until everything that was started, or waits to be, is done."""
-        self._leave_jobs()
+        self.dispatcher.leave()
         self.transfers.drain()
 
     def close(self) -> None:
         """Waits for what runs, ends threads and gives memory back. The pool, store and chain stay."""
-        self._leave_jobs()
+        self.dispatcher.leave()
         self._closing()
 
     def __enter__(self) -> Executor:

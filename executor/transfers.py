@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import Any
 
 from .backend import Backend, Copy
-from .dispatch import Load
 from .errors import CopyDoubtful, CopyRefused
 from .slots import Slots
+from .sort import Load
 from .store import HostStore
 
 WAITING: Any = object()  # in place of a ticket: the copy still waits on the host
@@ -37,6 +37,7 @@ class Transfers:
         self.store, self.slots, self.backend = store, slots, backend
         self.max_queued, self.link_pad = max_queued, link_pad
         self._under_way: dict[Place, Any] = {}  # ticket of the copy into a slot
+        self._started: deque[tuple[Any, list[Place]]] = deque()  # batches in order, until seen to have landed
         self._readers: dict[int, tuple[int, Any]] = {}  # address -> (number, ticket) of the hot work that read it last
         self._number = 0
         self._queue: dict[Place, tuple[int, Copy]] = {}  # what waits, oldest first, with the number of its batch
@@ -54,6 +55,15 @@ class Transfers:
             del self._under_way[pool, slot]
             return None
         return ticket
+
+    def busy(self) -> bool:
+        """Whether any copy into a slot is under way, or waits. Batches land in order, so the oldest tells."""
+        while self._started and self.backend.landed(self._started[0][0]):
+            ticket, places = self._started.popleft()
+            for place in places:
+                if self._under_way.get(place) is ticket:
+                    del self._under_way[place]
+        return bool(self._under_way or self._queue)
 
     def reads(self, addresses: Iterable[int], ticket: Any) -> None:
         """Notes that the hot work of this ticket reads rows at these addresses."""
@@ -155,6 +165,7 @@ class Transfers:
             del self._queue[place]
         self._overtake(copies)
         self._under_way |= dict.fromkeys(copies, ticket)
+        self._started.append((ticket, list(copies)))
         return ticket
 
     def _overtake(self, places: Iterable[Place]) -> None:

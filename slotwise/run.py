@@ -211,7 +211,7 @@ def _outcome(executor: Executor, driven: Driven, watch: Watch | None) -> dict[st
         "largest_error": watch.largest_error if watch and watch.n_sampled else None,
         "timing": summary(executor.ticks or [], driven.step_s, driven.tokens)
         | {
-            "diverted": executor.diverted,
+            "diverted": executor.dispatcher.diverted,
             "reader_waits": executor.backend.reader_waits,
             "copies": transfers.n_copies,
             "copy_batches": transfers.n_batches,

@@ -10,9 +10,10 @@ from cold_cases import computed, some_row
 from slotwise.executor.backend import Copy, Rows
 from slotwise.executor.backend_numpy import NumpyBackend
 from slotwise.executor.cold import ColdChain, RowLayout
-from slotwise.executor.dispatch import Pairs
 from slotwise.executor.merge import ABSENT, COLD, HOT, merged
 from slotwise.executor.reference import expert, normed
+from slotwise.executor.sort import Desk
+from slotwise.policies.layout import VERBS
 
 LAYOUT = RowLayout(32, 16, ("bf16", "f16", "f32"), "geglu", biases=True)
 E = 6
@@ -26,8 +27,10 @@ def _demand(draw):
 
 def pairs_fast(draw):
     ids, chosen = _demand(draw)
-    work = Pairs(ids, E).take(chosen, chosen, HOT)
-    return np.array([*work.rows, *work.offsets, *work.tokens, *work.places])[None]
+    chains = np.full(ids.shape, ABSENT, np.uint8)
+    experts = np.array(chosen, np.int64)
+    work = Desk(E, [], [], wide=False).pair_up(ids, experts, experts, chains, HOT)
+    return np.array([*work.rows, *work.offsets, *work.tokens, *work.places, *chains.ravel()])[None]
 
 
 def pairs_slow(draw):
@@ -36,7 +39,48 @@ def pairs_slow(draw):
     places = [[t * 3 + r for t, row in enumerate(ids) for r, e in enumerate(row) if e == one] for one in chosen]
     flat = [place for each in places for place in each]
     offsets = [sum(map(len, places[:i])) for i in range(len(chosen) + 1)]
-    return np.array([*chosen, *offsets, *(place // 3 for place in flat), *flat])[None]
+    chains = [HOT if place in flat else ABSENT for place in range(ids.size)]
+    return np.array([*chosen, *offsets, *(place // 3 for place in flat), *flat, *chains])[None]
+
+
+class _Plan:
+    """Decisions as a plan gives them, of any verbs."""
+
+    def __init__(self, draw, wide):
+        n = draw.integers(0, 90)
+        self.wide, self.verbs = wide, draw.integers(0, len(VERBS), n)
+        self.keys, self.slots = draw.integers(0, E * (3 if wide else 1), n), draw.integers(-1, 9, n)
+
+    def arrays(self):
+        return tuple(each.astype(np.int32) for each in (self.verbs, self.keys, self.slots))
+
+
+DEVICE, HOST = [(1000, 10), (2000, 20), (3000, 30)], [(40000, 7), (50000, 8), (60000, 9)]
+_MISSES = ("load_demand", "bypassed", "gated", "throttled", "late", "streamed")
+
+
+def sorted_fast(draw):
+    layer = int(draw.integers(3))
+    plan = _Plan(draw, bool(draw.integers(2)))
+    work = Desk(E, DEVICE, HOST, wide=plan.wide).sort(plan, layer)
+    parts = [*work.hits, *work.misses, *work.initial, *work.loads]
+    return np.array([number for part in parts for number in (len(part), *part)] + [work.streamed])[None]
+
+
+def sorted_slow(draw):
+    layer = int(draw.integers(3))
+    plan = _Plan(draw, bool(draw.integers(2)))
+    rows = list(zip((VERBS[verb] for verb in plan.verbs), plan.keys.tolist(), plan.slots.tolist(), strict=True))
+    hits = [(k % E, s, DEVICE[layer][0] + s * DEVICE[layer][1]) for verb, k, s in rows if verb == "hit"]
+    misses = [(k % E, s, HOST[layer][0] + k % E * HOST[layer][1]) for verb, k, s in rows if verb in _MISSES]
+
+    def loads(*verbs):
+        return [(k // E if plan.wide else layer, k % E, 0 if plan.wide else layer, s) for v, k, s in rows if v in verbs]
+
+    columns = [[row[i] for row in part] for part in (hits, misses) for i in range(3)]
+    parts = [*columns, *loads("load_initial"), *loads("load_demand", "load_speculative")]
+    streamed = any(verb == "streamed" for verb, _, _ in rows)
+    return np.array([number for part in parts for number in (len(part), *part)] + [streamed])[None]
 
 
 def _outputs(draw):
@@ -124,6 +168,7 @@ def copies_slow(draw):
 
 
 TWINS = {
+    "decisions of a plan by what is to be done": (sorted_fast, sorted_slow, 0),
     "pairs of a step by expert": (pairs_fast, pairs_slow, 0),
     "merge": (merge_fast, merge_slow, 0),
     "norm": (norm_fast, norm_slow, 1e-6),

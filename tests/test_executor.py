@@ -126,8 +126,8 @@ def test_a_planned_hit_whose_copy_is_late_runs_on_the_cpu_if_asked_and_counts_di
     trace = model.trace([1] * 6, seed=2)
     late = carry_out(model, trace, "lru", 8, backend=Slow(), late="cold")
     prompt = carry_out(model, trace, "lru", 8)
-    assert late.executor.diverted > 0
-    assert prompt.executor.diverted == 0
+    assert late.executor.dispatcher.diverted > 0
+    assert prompt.executor.dispatcher.diverted == 0
     assert (late.outputs, late.plan_sha256) == (prompt.outputs, prompt.plan_sha256)
 
 

@@ -13,9 +13,9 @@ from test_executor import POLICIES, SIZES, Failing, same_plans
 from slotwise.executor.backend import make_backend
 from slotwise.executor.backend_null import NullBackend
 from slotwise.executor.backend_numpy import NumpyBackend
-from slotwise.executor.dispatch import Load
 from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused
 from slotwise.executor.slots import Slots
+from slotwise.executor.sort import Load
 from slotwise.executor.store import HostStore
 from slotwise.executor.transfers import WAITING, Transfers
 from slotwise.policies import Pool
@@ -102,7 +102,7 @@ def test_rows_that_wait_are_called_up_or_diverted_when_they_are_demanded(late):
     assert runs[0].plan_sha256 == runs[1].plan_sha256
     once, queued = (run.executor.transfers for run in runs)
     assert (once.hurried, once.overtaken) == (0, 0)
-    assert (queued.hurried > 0, runs[1].executor.diverted > 0) == (late == "wait", late == "cold")
+    assert (queued.hurried > 0, runs[1].executor.dispatcher.diverted > 0) == (late == "wait", late == "cold")
     assert queued.n_copies + queued.overtaken == once.n_copies
     assert queued.overtaken > 0
 

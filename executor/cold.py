@@ -200,10 +200,9 @@ class ColdChain:
                 f"hidden={layout.hidden}, inner={layout.inner} with activations='int8': both must be multiples of 32; "
                 "use activations='float32'"
             )
-        codes = tuple(dtype_named(name).code for name in layout.dtypes)
-        shape, places = (layout.hidden, layout.inner), (layout.starts, layout.bias_starts)
+        codes, places = tuple(dtype_named(name).code for name in layout.dtypes), (layout.starts, layout.bias_starts)
         activation = (ACTIVATIONS[layout.activation], layout.alpha, layout.limit)
-        return Layer(self._opened.layer(*shape, codes, *places, *activation, rounds), layout)
+        return Layer(self._opened.layer(layout.hidden, layout.inner, codes, *places, *activation, rounds), layout)
 
     def submit(
         self,

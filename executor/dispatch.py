@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,13 +19,14 @@ from .sort import Chosen, Desk, Load, Sorted
 from .store import HostStore
 from .transfers import WAITING, Transfers
 
+_LOG = logging.getLogger(__name__)
 Places = list[tuple[int, int]]  # (expert, slot)
 
 
 class Dispatcher:
     """Starts the hot and the cold work of one tick after the other. It changes no plan.
 
-    overlap, miss, split_share, late: as `Executor` takes them. say: is told what goes wrong. `diverted` counts rows of
+    overlap, miss, split_share, late: as `Executor` takes them. `diverted` counts rows of
     the device that the CPU computed; `bytes_hot` and `bytes_cold` are what the chains read.
     """
 
@@ -41,10 +43,9 @@ class Dispatcher:
         miss: str,
         split_share: float,
         late: str,
-        say: Callable[[str], None],
     ):
         self._store, self._slots, self._backend, self._chain, self._transfers = store, slots, backend, chain, transfers
-        self._wide, self._overlap, self._late, self._say = wide, overlap, late, say
+        self._wide, self._overlap, self._late, self._said = wide, overlap, late, False
         self._share = {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
@@ -114,7 +115,9 @@ class Dispatcher:
             try:
                 ticket = self._transfers.start(copies)
             except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
-                self._say(f"rows beside the slots: {failed}")
+                if not self._said:
+                    _LOG.warning("layer %d, rows beside the slots: %s; more of it is counted, not said", layer, failed)
+                self._said = True
                 self.diverted += len(wave)
                 self._cold(layer, tick, ids, chains, self._at_host(layer, _chosen(wave)))
             else:

@@ -92,7 +92,7 @@ class Executor:
             self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
             self.dispatcher = Dispatcher(
                 store, self.slots, backend, chain, self.transfers, wide=pool.scope == "global", overlap=overlap,
-                miss=miss, split_share=split_share, late=late, say=self._say,
+                miss=miss, split_share=split_share, late=late,
             )  # fmt: skip
             self._journal = Journal(pool)
             self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None

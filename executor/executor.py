@@ -98,7 +98,7 @@ class Executor:
             self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
             self._step, self._last_layer, self._said = -1, pool.n_layers, False
             self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
-            self.diverted = 0
+            self.diverted = self.bytes_hot = self.bytes_cold = 0
             self.ticks: list[TickTimes] | None = [] if timing else None
             self._jobs: list[int] = []  # of the cold chain, at this tick
             pool.open()
@@ -144,12 +144,12 @@ class Executor:
         settled = monotonic()
         y = self.backend.merge(tick, pairs.chains, weights)
         ended = monotonic()
-        spans = [self.chain.times(job) for job in jobs]
         self.ticks.append(
             TickTimes(
                 self._step, layer, len(work.hits), len(work.misses), len(work.loads), began,
                 planned - began, settled - started, ended - settled, ended - began,
-                self.backend.hot_span(tick), (spans[0][0], spans[-1][1]) if spans else None,
+                self.backend.hot_spans(tick), [self.chain.times(job) for job in jobs],
+                self.backend.late_spans(tick), self.backend.copy_spans(),
             )
         )  # fmt: skip
         return y
@@ -217,12 +217,14 @@ class Executor:
         x, out = self.backend.inputs(tick)
         job = self.chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
         self._jobs.append(job)
+        self.bytes_cold += len(experts) * self.store.layouts[layer].row_bytes
         return job
 
     def _hot(self, tick: Any, pairs: Pairs, rows: list[tuple[int, int]], after: Sequence[Any]) -> None:
         work: Rows = pairs.take([expert for expert, _ in rows], [address for _, address in rows], HOT)
         ticket = self.backend.hot(tick, work, after)
         self.transfers.reads((address for _, address in rows), ticket)
+        self.bytes_hot += len(rows) * self.store.layouts[self._last_layer].row_bytes
 
     def _fetch(self, layer: int, tick: Any, pairs: Pairs, work: Dispatch, count: int, loads: list[Load]) -> None:
         """The first missed rows on the device: from the slot that holds them, or by rows outside the pool, in waves.

@@ -16,33 +16,39 @@ from .rows import IDENTITY, OPTIONS, Row, check_flat, kinds_of_columns
 
 SETTINGS = {
     "overlap": str, "backend": str, "device": str, "machine": str, "weights": str, "hidden": int, "intermediate": int,
-    "dtypes": list, "when_late": str, "split_share": float, "spec_chunk": int, "staging": int, "headroom_bytes": int,
-    "alias_layers": int, "cpu_threads": int, "sms": int, "dense_us": float, "checked": bool,
+    "dtypes": list, "cold": str, "host": str, "merge": str, "when_late": str, "split_share": float, "spec_chunk": int,
+    "max_queued": int, "staging": int, "headroom_bytes": int, "alias_layers": int, "cpu_threads": int, "spin_us": float,
+    "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
 }  # fmt: skip
-OPTIONAL = {"split_share", "spec_chunk", "staging", "alias_layers", "sms"}
+OPTIONAL = {
+    "intermediate", "dtypes", "split_share", "spec_chunk", "max_queued", "staging", "alias_layers", "sms",
+    "restricted_to",
+}  # fmt: skip
 NESTED = ("timing", "achieved", "ceilings", "stretch")
 PARTS = {  # of a run's seconds: field -> name
     "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
     "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
 }  # fmt: skip
 SECONDS = "seconds timed_s step_p50_s step_p95_s step_p99_s hot_s cold_s copies_s late_s tick_s".split()
-COUNTS = "steps tokens repeats diverted copies copy_batches bytes_copied bytes_hot bytes_cold".split()
+COUNTS = "steps tokens repeats diverted copies copy_batches bytes_copied bytes_hot bytes_cold bytes_padded".split()
+COUNTS += "hurried overtaken requeued".split()
 ENGINES = (  # name, what it achieved, its ceiling
     ("copies", "copies_per_s", "copy_rows_per_s"),
     ("cold chain", "cold_per_s", "host_read_per_s"),
     ("hot chain", "hot_per_s", "device_read_per_s"),
 )
 TICK = "step layer hits misses loads at_s total_s policy_s merge_s".split()
+LAYERS = {"layers", "intermediate", "dtypes", "row_bytes"}
 SPANS = ("hot", "cold", "late")
 # What runs of one chapter have in common; whatever else they differ in is in their names.
 SHARED = (
-    "content_sha256", "machine", "backend", "device", "hidden", "intermediate", "dtypes", "steps", "verify_tokens",
-    "accept", "contract", "dense_us",
+    "content_sha256", "machine", "backend", "device", "hidden", "intermediate", "dtypes", "row_bytes", "steps",
+    "verify_tokens", "accept", "contract", "dense_us",
 )  # fmt: skip
 NAMED = (  # options in the order in which they set the names of configurations apart
-    "scope", "miss", "split_share", "when_late", "spec_chunk", "predictor", "horizon", "lag_demand", "lag_prefetch",
-    "max_loads", "overflow", "reset", "prefill", "batch_gate", "cpu_threads", "alias_layers", "sms", "staging", "seed",
-    "weights", "headroom_bytes", "file",
+    "scope", "miss", "split_share", "host", "merge", "cold", "when_late", "spec_chunk", "max_queued", "restricted_to",
+    "predictor", "horizon", "lag_demand", "lag_prefetch", "max_loads", "overflow", "reset", "prefill", "batch_gate",
+    "cpu_threads", "spin_us", "alias_layers", "staging", "seed", "weights", "headroom_bytes", "file",
 )  # fmt: skip
 
 
@@ -53,7 +59,7 @@ def read_runs(paths: Iterable[Path | str]) -> list[Row]:
 
 def _read(path: Path) -> list[Row]:
     with opened(path) as parquet:
-        wanted = [*kinds_of_columns(), "slots_by_layer", "measured", *SETTINGS, *NESTED]
+        wanted = [*kinds_of_columns(), "slots_by_layer", "rows_by_layer", "measured", *SETTINGS, *NESTED]
         if missing := [name for name in wanted if name not in parquet.schema_arrow.names]:
             raise BadResult(f"{path}: no result of a run, column {missing[0]!r} is missing; run it again")
         rows = parquet.read(columns=wanted).to_pylist()
@@ -75,6 +81,9 @@ def _check(where: str, row: Row) -> None:
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must be {kind.__name__}; no result of a run")
     if row["overlap"] not in ("on", "off"):
         raise BadResult(f"{where}: overlap is {row['overlap']!r}, but must be on or off; no result of a run")
+    for part in row["rows_by_layer"] or ():
+        if not (isinstance(part, dict) and isinstance(part.get("layers"), str) and part.keys() >= LAYERS):
+            raise BadResult(f"{where}: rows_by_layer has {part!r}, not the rows of some layers; no result of a run")
     for name in NESTED:
         if not isinstance(row[name], dict):
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must hold figures; no result of a run")

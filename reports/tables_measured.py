@@ -164,12 +164,18 @@ def _each(runs: Runs) -> Iterator[tuple[str, str, Row]]:
 def facts(runs: Runs) -> list[tuple[str, str]]:
     """What ran, and on what."""
     row, count = runs.first, metrics.number
-    restricted = f", restricted to {row['sms']} SMs" if row["sms"] else ""
-    dtypes = "/".join(dict.fromkeys(row["dtypes"]))
+    restricted = f", restricted to {row['restricted_to']}" if row["restricted_to"] else ""
+    one = f"{row['hidden']} × {row['intermediate']}, {_word(row['dtypes'])}, {metrics.size(row['row_bytes'])}"
+    rows = "; ".join(
+        f"layers {each['layers']}: {row['hidden']} × {each['intermediate']}, {_word(each['dtypes'])}, "
+        f"{metrics.size(each['row_bytes'])}"
+        for each in row["rows_by_layer"] or ()
+    )
     return [
         ("model", row["model"] or "not recorded"),
         ("shape", f"{row['n_layers']} MoE layers × {row['n_experts']} experts, top-{row['top_k']}"),
-        ("rows", f"{row['hidden']} × {row['intermediate']}, {dtypes}, {metrics.size(row['row_bytes'])}"),
+        ("rows", rows or one),
+        ("memory of the rows", row["host"]),
         ("weights", row["weights"]),
         ("tokens", f"{count(row['n_tokens'])} in {count(row['n_steps'])} steps"),
         ("machine", row["machine"]),

@@ -144,6 +144,15 @@ def test_a_run_of_no_steps_is_reported_without_figures(tmp_path):
     assert not (tmp_path / "out/figures").exists()
 
 
+def test_rows_that_differ_by_layer_are_told_layer_by_layer(tmp_path):
+    asked = {"hidden": 256, "intermediate": 256, "dtype": "Q4_K_M", "headroom": 0, "alias_layers": None, "steps": 1}
+    slotwise.run("sample", "lru", 2, out=tmp_path / "R.parquet", **asked)
+    write_report([tmp_path / "R.parquet"], tmp_path / "out")
+    page = Page((tmp_path / "out/report.html").read_text())
+    assert re.search(r"layers 0-2,\S*: 256 × 256, Q4_K/Q6_K, \d+ KiB; layers \S+: 256 × 256, Q4_K, \d+ KiB", page.text)
+    assert not re.search(r"\b(nan|None|inf)\b", page.text)
+
+
 def test_the_same_configuration_from_two_files_stays_two(results, tmp_path):
     again = edited(results[0], tmp_path / "again.parquet", lambda row: None)
     (tmp_path / "other").mkdir()

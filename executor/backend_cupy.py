@@ -17,7 +17,7 @@ from .cupy_driver import calls, check, need_cupy, need_driver, refused, telling
 from .cupy_host import HostMerge, RowMemory
 from .cupy_hot import HotChain, launches
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
-from .cupy_spans import Spans
+from .cupy_spans import Spans, Timed
 from .cupy_words import Words
 from .errors import BadExecutor, ContextLost, CopyDoubtful, CopyRefused
 from .host_memory import HOSTS, RING_BYTES, Ring
@@ -41,7 +41,7 @@ class Tick:
     hot: bool = False
 
 
-class CupyBackend:
+class CupyBackend(Timed):
     """An NVIDIA GPU through CuPy and the driver: weights in VRAM slots, computed where they lie.
 
     Device arrays are read after, and returned before, what CuPy's current stream holds; `stream` made current saves two
@@ -50,8 +50,7 @@ class CupyBackend:
     device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
     GPU. copies: how batches are copied, by default the fastest way that the driver has. host: `pinned`, `registered`,
     or `staged`: ordinary rows go through a page-locked ring, filled by the thread that starts their copy. merge: `gpu`,
-    or `cpu`, for which the hot chain writes to host memory. With `timing` hot work costs three events more, and a batch
-    two.
+    or `cpu`, for which the hot chain writes to host memory. `timing` adds three events to hot work, two to a batch.
     """
 
     name = "cupy"
@@ -76,7 +75,6 @@ class CupyBackend:
         self._memory: list[Any] = []
         self._rows = RowMemory(host)
         self._chains: list[HotChain] = []
-        self._spans: Spans | None = None
         self.reader_waits = 0
 
     @staticmethod
@@ -258,15 +256,6 @@ class CupyBackend:
     @telling
     def settle(self, tick: Tick) -> None:
         self.stream.synchronize()
-
-    def hot_spans(self, tick: Tick) -> list[tuple[float, float]]:
-        return self._spans.hot() if tick.hot and self._spans else []
-
-    def late_spans(self, tick: Tick) -> list[tuple[float, float]]:
-        return self._spans.late() if tick.hot and self._spans else []
-
-    def copy_spans(self) -> list[tuple[float, float, int]]:
-        return self._spans.copies() if self._spans else []
 
     def read_rate(self, most_bytes: int) -> float:
         return self._small.read_rate(self.stream, most_bytes)

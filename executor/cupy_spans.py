@@ -83,3 +83,18 @@ class Spans:
         if not self._batches and monotonic() - self._zero_s > _ANEW_S:
             self._set_zero()
         return found
+
+
+class Timed:
+    """What a backend with spans, or without, tells of them."""
+
+    _spans: Spans | None = None
+
+    def hot_spans(self, tick: Any) -> list[tuple[float, float]]:
+        return self._spans.hot() if tick.hot and self._spans else []
+
+    def late_spans(self, tick: Any) -> list[tuple[float, float]]:
+        return self._spans.late() if tick.hot and self._spans else []
+
+    def copy_spans(self) -> list[tuple[float, float, int]]:
+        return self._spans.copies() if self._spans else []

@@ -15,26 +15,17 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 from peers import bench
 
+from slotwise.executor.ceilings import l3_bytes
 from slotwise.executor.cold import ColdChain, RowLayout, physical_cores
 from slotwise.executor.dtypes import DTYPES, encode
 
 HIDDEN, INNER = 2048, 768
 CALL_S = 15e-6  # what submitting, waking and joining may cost
 SHARE = 0.85  # of the ceiling, that the chain should reach
-
-
-def l3_bytes() -> int:
-    """All L3 caches of the machine together; 32 MiB where the system does not say."""
-    seen = {}
-    for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index3"):
-        size = (index / "size").read_text().strip()
-        seen[(index / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) * 1024
-    return sum(seen.values()) or 32 << 20
 
 
 class Store:

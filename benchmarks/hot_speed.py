@@ -93,11 +93,8 @@ def read_bytes_per_s(place: Place, small: SmallKernels) -> float:
     """Bandwidth of reading all slots, the best of several sizes of the grid: the ceiling."""
     best = 0.0
     for per_sm in (1, 2, 4, 8):
-        small._read.grid(small.sms * per_sm)
-        seconds = [
-            place.seconds(lambda: small.read(place.stream.ptr, place.memory.data.ptr, place.memory.nbytes))
-            for _ in range(6)
-        ]
+        what = (place.stream.ptr, place.memory.data.ptr, place.memory.nbytes, per_sm)
+        seconds = [place.seconds(lambda what=what: small.read(*what)) for _ in range(6)]
         best = max(best, place.memory.nbytes / statistics.median(seconds[1:]))
     return best
 

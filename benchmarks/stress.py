@@ -51,7 +51,7 @@ def stress(asked) -> dict:
             allocate = backend.device_memory
             vars(backend)["device_memory"] = lambda n_bytes: allocations.append(n_bytes) or allocate(n_bytes)
 
-            def look(_: int) -> None:
+            def look(*_: float) -> None:
                 seen.append((resident_bytes(), backend.free_bytes()))
 
             driven = drive(executor, source, options.predictor_of(trace), n_steps=n_steps, progress=look)

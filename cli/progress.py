@@ -13,19 +13,29 @@ def beside(line: str) -> None:
 
 
 @contextmanager
-def working():
-    """A progress bar on stderr where stderr is a terminal; yields a function of (done, total, what)."""
+def working(*, by_hand: bool = False):
+    """A progress bar on stderr where stderr is a terminal; yields a function of (done, total, what).
+
+    by_hand: drawn by the calls of that function alone, and no thread draws meanwhile: for work that is timed. The text
+    may then take several lines.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
 
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    said = TextColumn("{task.description}", table_column=Column(no_wrap=not by_hand))
+    columns = (BarColumn(10 if by_hand else 40), MofNCompleteColumn(), said)
+    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=not by_hand) as bar:
         task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
+
+        def show(done: int, total: int | None, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=escape(what), refresh=by_hand)
+
+        yield show
 
 
 @contextmanager

@@ -16,7 +16,10 @@ from .progress import working
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object and nothing else.")
 def command(results, output, force, as_json):
-    """Turn result files of `slotwise sweep` into HTML, PNG, CSV and Markdown."""
+    """Turn result files of `slotwise sweep` and `slotwise run` into HTML, PNG, CSV and Markdown.
+
+    Sweeps become sections of what was simulated, runs sections of what was measured; together they share one page.
+    """
     from slotwise.compare import write_report
 
     with working() as progress:
@@ -34,8 +37,14 @@ def show(page: Path, as_json: bool) -> None:
     from .screen import wrapped
 
     for section in summary["sections"]:
-        click.echo(f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)")
-        print_table(_table(section["winners"]))
+        if "runs" in section:
+            click.echo(f"{section['title']}: speed (MEASURED)")
+            print_table(_runs_table(section["runs"]))
+        else:
+            click.echo(
+                f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)"
+            )
+            print_table(_table(section["winners"]))
         click.echo()
         for sentence in section["answer"]:
             wrapped(sentence)
@@ -69,3 +78,24 @@ def _table(winners: list[dict]):
         if any(row[name] != "–" for row in cells) and (name != "width" or len({row[name] for row in cells}) > 1)
     ]
     return columns(names, [[row[name] for name in names] for row in cells], ("winner",), gap=1)
+
+
+def _runs_table(runs: list[dict]):
+    """A line per run: how fast, within what, and what overlap hid."""
+    from slotwise.compare import written
+
+    from .screen import columns
+
+    rows = []
+    for one in runs:
+        interval = [written(one[f"tokens_per_s_{end}"], "") for end in ("low", "high")]
+        efficiency = one["overlap_efficiency"]
+        rows.append(
+            [
+                one["configuration"], one["overlap"], written(one["tokens_per_s"], ""),
+                " to ".join(interval) if one["repeats"] > 1 else "one run", written(one["hit_rate"], "%"),
+                "–" if efficiency is None or one["overlap"] == "off" else f"{efficiency:.2f}",
+            ]
+        )  # fmt: skip
+    names = ("configuration", "overlap", "tokens/s", "interval", "hit rate", "overlap\nefficiency")
+    return columns(names, rows, ("configuration", "overlap"), gap=1)

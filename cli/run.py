@@ -102,63 +102,27 @@ from .progress import working
 @click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
 @click.option("--check", is_flag=True, help="Hold plans against a replay, outputs against float64, slots against rows.")
 @decisions
+@click.option("-o", "--output", "out", metavar="R.parquet",
+              help="Result file, new: what --json prints, for 'slotwise report'.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(trace, as_json, **options):
-    """Carry out a trace T (a file, or 'sample') with real copies and real computation, and measure it."""
-    with working() as progress:
+    """Carry out a trace T (a file, or 'sample') with real copies and real computation, and measure it.
+
+    A terminal shows step, tokens/s so far, hit rate, loads, drops by reason and what came late while it works.
+    """
+    with working(by_hand=True) as progress:
         result = slotwise.run(trace, progress=progress, **options)
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
     else:
+        from .run_tables import print_run
+
         for run in result["runs"]:
-            _print(run)
+            print_run(run, len(result["runs"]))
+        if options["out"]:
+            kept = f"{len(result['runs'])} row{'s' * (len(result['runs']) > 1)}"
+            click.echo(f"{options['out']}: {kept}; next: slotwise report {options['out']} -o report")
     broken = [run["incomplete"] for run in result["runs"] if run["incomplete"]]
     if broken:
         steps, error = broken[0]["steps"], broken[0]["error"]
         raise click.ClickException(f"broke off after {steps} finished steps, whose figures are above: {error}")
-
-
-def _print(run: dict) -> None:
-    """One run as a person reads it: speed, where the time went, the plan's counters, and what was asked."""
-    from .screen import pairs, wrapped
-
-    timing, counters = run["timing"], run["counters"]
-    low, high = timing["tokens_per_s_range"] or (0, 0)
-    rate = timing["tokens_per_s"] or 0
-    wrapped(
-        f"{run['policy']} on {run['trace']}, backend {run['backend']}, overlap {run['overlap']}: {rate:,.1f} tokens/s "
-        f"(MEASURED; {low:,.1f} to {high:,.1f} in {timing['repeats']} runs), {timing['tokens']:,} tokens in "
-        f"{timing['steps']:,} steps"
-        + (f"; restricted to {run['restricted_to']}" if run["restricted_to"] else "")
-        + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
-    )
-    for rows in run["rows_by_layer"] or ():
-        wrapped(
-            f"  layers {rows['layers']}: {' '.join(rows['dtypes'])}, {run['hidden']} x {rows['intermediate']}, "
-            f"{rows['row_bytes']:,} bytes"
-        )
-    steps = (f"p{q} {1e3 * timing[f'step_p{q}_s']:.3f} ms" for q in (50, 95, 99))
-    pairs("  step: ", steps, "  ")
-    if run["incomplete"]:
-        wrapped(f"  INCOMPLETE: {run['incomplete']['steps']} steps, then {run['incomplete']['error']}")
-    if run["largest_error"] is not None:
-        click.echo(f"  checked: largest error relative to float64 {run['largest_error']:.3g}")
-    causes = ("hot_s", "cold_s", "policy_s", "wait_s", "merge_s", "tick_s")
-    pairs("  seconds: ", (f"{name[:-2]} {timing[name]:.4g}" for name in causes), "  ")
-    if timing.get("overlap_efficiency") is not None:
-        wrapped(f"  overlap efficiency: {timing['overlap_efficiency']:.3f}")
-    pairs(
-        "  copies: ",
-        (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "diverted", "reader_waits")),
-        "  ",
-    )
-    waited = [f"{name} {timing[name]:,}" for name in ("hurried", "overtaken", "requeued") if timing[name]]
-    if waited:
-        pairs("  waited on the host: ", waited, "  ")
-    if run["host_bytes_per_s"]:
-        wrapped(f"  link, {run['host']} rows: {1e-9 * run['host_bytes_per_s']:.2f} GB/s (MEASURED before the run)")
-    pairs("  counters: ", (f"{name} {count:,}" for name, count in counters.items() if count), "  ")
-    if run["plan_sha256"]:
-        click.echo(f"  plan sha256: {run['plan_sha256']}")
-    for failure in run["failures"][:3]:
-        wrapped(f"  failed: {failure}")

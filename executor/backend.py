@@ -45,7 +45,8 @@ class Backend(Protocol):
     """
 
     name: str
-    timing: bool  # whether spans of hot work are kept; the executor sets it before it prepares
+    device_name: str  # what computes, in words
+    timing: bool  # whether spans of hot work and copies are kept; the executor sets it before it prepares
     poison: bool  # whether outputs are NaN before each tick, so that what nobody computes shows
     reader_waits: int  # copies that had to wait for the last reader of their slot, since it was not done
 
@@ -117,8 +118,26 @@ class Backend(Protocol):
         """Waits until the hot work of the tick is done."""
         ...
 
-    def hot_span(self, tick: Any) -> tuple[float, float] | None:
-        """When the tick's hot work began and ended, by `time.monotonic`; None without any. After `settle`."""
+    def hot_spans(self, tick: Any) -> list[tuple[float, float]]:
+        """When each piece of the tick's hot work began and ended, by `time.monotonic`, in order. After `settle`."""
+        ...
+
+    def late_spans(self, tick: Any) -> list[tuple[float, float]]:
+        """When the tick's hot work waited for copies, in order. After `settle`."""
+        ...
+
+    def copy_spans(self) -> list[tuple[float, float, int]]:
+        """(began, ended, bytes) of batches that landed since the last call, by `time.monotonic`; none without `timing`.
+
+        A batch begins when its bytes may move, not while it waits for hot work or for the batch before it.
+        """
+        ...
+
+    def read_rate(self, most_bytes: int) -> float | None:
+        """Bytes per second at which the hot chain could read device memory at best; None if it reads none.
+
+        Takes memory for the time of the call: as much as defeats the caches, but at most so many bytes.
+        """
         ...
 
     def merge(self, tick: Any, chains: np.ndarray, weights: Any) -> Any:

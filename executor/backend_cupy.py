@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from .cupy_driver import calls, check, need_cupy, need_driver, refused, telling
 from .cupy_host import HostMerge, RowMemory
 from .cupy_hot import HotChain, launches
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
+from .cupy_spans import Spans, Timed
 from .cupy_words import Words
 from .errors import BadExecutor, ContextLost, CopyDoubtful, CopyRefused
 from .host_memory import HOSTS, RING_BYTES, Ring
@@ -41,7 +41,7 @@ class Tick:
     hot: bool = False
 
 
-class CupyBackend:
+class CupyBackend(Timed):
     """An NVIDIA GPU through CuPy and the driver: weights in VRAM slots, computed where they lie.
 
     Device arrays are read after, and returned before, what CuPy's current stream holds; `stream` made current saves two
@@ -50,7 +50,7 @@ class CupyBackend:
     device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
     GPU. copies: how batches are copied, by default the fastest way that the driver has. host: `pinned`, `registered`,
     or `staged`: ordinary rows go through a page-locked ring, filled by the thread that starts their copy. merge: `gpu`,
-    or `cpu`, for which the hot chain writes to host memory. With `timing` a tick costs two events more.
+    or `cpu`, for which the hot chain writes to host memory. `timing` adds three events to hot work, two to a batch.
     """
 
     name = "cupy"
@@ -127,7 +127,7 @@ class CupyBackend:
         self._events = [check(driver.cuEventCreate(kind.CU_EVENT_DISABLE_TIMING)) for _ in range(_READERS)]
         self._handles = [int(event) for event in self._events]
         self._hot_number = 0
-        self._spans = [self._cupy.cuda.Event() for _ in range(2)] if self.timing else []
+        self._spans = Spans(self.stream, self._copies.stream) if self.timing else None
         self._gpu.synchronize()
 
     # --- between host and device, without a copy engine ---
@@ -191,10 +191,13 @@ class CupyBackend:
             if after is not None and after > self._hot_number - _READERS and not self._done(after):
                 self._copies.hold_copies(self._handles[after % _READERS])  # the copy stream waits; the host does not
                 self.reader_waits += 1
+            began = self._spans.batch_begins() if self._spans else None
             if self._ring:
-                return self._ring.carry(copies, submit, self._copies.wait)
-            for first in range(0, len(copies), _BATCH):
+                ticket = self._ring.carry(copies, submit, self._copies.wait)
+            for first in range(0, 0 if self._ring else len(copies), _BATCH):
                 submit(copies[first : first + _BATCH])
+            if self._spans:
+                self._spans.batch_ends(began, sum(copy.n_bytes for copy in copies))
         except CopyFailed as failed:
             raise (CopyDoubtful if failed.doubtful or ticket else CopyRefused)(str(failed)) from failed
         return ticket
@@ -226,10 +229,12 @@ class CupyBackend:
         return Tick(layer, x, len(x), told)
 
     def hot(self, tick: Tick, work: Rows, after: Sequence[int] = ()) -> int:
+        if self._spans:
+            self._spans.arrives(first=not tick.hot, waits=bool(after))
         for ticket in after:
             self._copies.hold(self._stream, ticket)  # the compute stream waits for a slot that this tick really reads
-        if self.timing and not tick.hot:
-            self._spans[0].record(self.stream)
+        if self._spans:
+            self._spans.begins()
         chain, base = self._chains[tick.layer], int(work.rows.min())
         ids = (work.rows - base) // UNIT
         for rows, offsets, a, b in launches(work.offsets, chain.tokens):
@@ -237,8 +242,8 @@ class CupyBackend:
                 self._stream, base, ids[rows], offsets, work.tokens[a:b], work.places[a:b], tick.x.data.ptr,
                 self._hot_at,
             )  # fmt: skip
-        if self.timing:
-            self._spans[1].record(self.stream)
+        if self._spans:
+            self._spans.ends()
         tick.hot = True
         self._hot_number += 1
         refused(calls().event_record(self._handles[self._hot_number % _READERS], self._stream))
@@ -252,11 +257,8 @@ class CupyBackend:
     def settle(self, tick: Tick) -> None:
         self.stream.synchronize()
 
-    def hot_span(self, tick: Tick) -> tuple[float, float] | None:
-        if not (tick.hot and self.timing):
-            return None
-        now, took = monotonic(), self._cupy.cuda.get_elapsed_time(*self._spans) * 1e-3
-        return now - took, now  # the length is the device's; where it lies is known to the end of the wait only
+    def read_rate(self, most_bytes: int) -> float:
+        return self._small.read_rate(self.stream, most_bytes)
 
     @telling
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> Any:

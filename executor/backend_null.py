@@ -18,7 +18,7 @@ from .tensors import on_host
 class NullBackend:
     """Computes nothing, moves nothing and records every call: `calls` holds (name, what it was about)."""
 
-    name = "null"
+    name, device_name = "null", "none, nothing is moved or computed there"
     timing = False
     poison = False
     reader_waits = 0
@@ -87,7 +87,16 @@ class NullBackend:
     def settle(self, tick: Any) -> None:
         self.calls.append(("settle", None))
 
-    def hot_span(self, tick: Any) -> None:
+    def hot_spans(self, tick: Any) -> list[tuple[float, float]]:
+        return []
+
+    def late_spans(self, tick: Any) -> list[tuple[float, float]]:
+        return []
+
+    def copy_spans(self) -> list[tuple[float, float, int]]:
+        return []
+
+    def read_rate(self, most_bytes: int) -> None:
         return None
 
     def merge(self, tick: tuple[np.ndarray, np.ndarray], chains: np.ndarray, weights: Any) -> np.ndarray:

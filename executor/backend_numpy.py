@@ -6,15 +6,17 @@ It is the living definition of a backend: slow, real, and the same bytes as any 
 from __future__ import annotations
 
 import ctypes
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from time import perf_counter, sleep
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import numpy as np
 
 from .backend import Copy, Rows
+from .ceilings import best_rate, l3_bytes
 from .checks import check_choice
 from .cold import ColdChain, Layer, RowLayout, cold_module
 from .errors import BadExecutor
@@ -31,7 +33,8 @@ class Tick:
     x: np.ndarray
     out: np.ndarray
     jobs: list[int]
-    span: tuple[float, float] | None = None
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    late: list[tuple[float, float]] = field(default_factory=list)
 
 
 class NumpyBackend:
@@ -43,8 +46,7 @@ class NumpyBackend:
     roundings.
     """
 
-    name = "numpy"
-    timing = False  # costs nothing here: spans are always kept
+    name, device_name = "numpy", "host memory"
     poison = True  # always: outputs are new at every tick
 
     def __init__(
@@ -59,7 +61,7 @@ class NumpyBackend:
         ring_bytes: int = RING_BYTES,
     ):
         self.device_bytes, self.host_kind = device_bytes, check_choice("host", host, HOSTS)
-        self.merge_on = check_choice("merge", merge, MERGES)
+        self.merge_on, self.timing = check_choice("merge", merge, MERGES), False
         self._taken = self.reader_waits = 0
         self._memory: list[np.ndarray] = []
         self._chain = ColdChain(threads, variant=variant, kind=cold)
@@ -67,6 +69,7 @@ class NumpyBackend:
         self._link: ThreadPoolExecutor | None = None
         self._stager: ThreadPoolExecutor | None = None  # fills the ring, where there is one
         self._ring = Ring(ordinary(ring_bytes)) if host == "staged" else None
+        self._carried: deque[tuple[float, float, int]] = deque()
 
     @staticmethod
     def missing(cold: str = "native") -> str | None:
@@ -129,8 +132,26 @@ class NumpyBackend:
     def _carry(self, copies: list[Copy], after: int | None) -> None:
         if after is not None:
             self._chain.wait(after)
+        began = monotonic()
         for source, target, n_bytes in copies:
             ctypes.memmove(target, source, n_bytes)  # without the GIL
+        if self.timing:
+            self._carried.append((began, monotonic(), sum(copy.n_bytes for copy in copies)))
+
+    def copy_spans(self) -> list[tuple[float, float, int]]:
+        return [self._carried.popleft() for _ in range(len(self._carried))]
+
+    def read_rate(self, most_bytes: int) -> float:
+        """By the threads of its own chain."""
+        n_bytes = min(most_bytes, 4 * l3_bytes())
+        memory = self.host_memory(n_bytes)
+        memory[:] = 1  # pages of its own
+
+        def job() -> int:
+            self._chain.read(memory)
+            return n_bytes
+
+        return best_rate(job)
 
     def landed(self, ticket: Future) -> bool:
         if ticket.done():
@@ -144,7 +165,10 @@ class NumpyBackend:
         return Tick(layer, x, out, [])
 
     def hot(self, tick: Tick, work: Rows, after: Sequence[Future] = ()) -> int:
-        wait(after)
+        if after:
+            began = monotonic()
+            wait(after)
+            tick.late.append((began, monotonic()))
         for ticket in after:
             ticket.result()
         layer = self._layers[tick.layer]
@@ -158,12 +182,14 @@ class NumpyBackend:
     def settle(self, tick: Tick) -> None:
         for job in tick.jobs:
             self._chain.wait(job)
-            began, ended = self._chain.times(job)
-            tick.span = (tick.span[0] if tick.span else began, ended)
+            tick.spans.append(self._chain.times(job))
         tick.jobs.clear()
 
-    def hot_span(self, tick: Tick) -> tuple[float, float] | None:
-        return tick.span
+    def hot_spans(self, tick: Tick) -> list[tuple[float, float]]:
+        return tick.spans
+
+    def late_spans(self, tick: Tick) -> list[tuple[float, float]]:
+        return tick.late
 
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> np.ndarray:
         self.settle(tick)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .ceilings import best_rate
 from .cupy_driver import Kernel, attribute, compiled, need_cupy, source
 from .errors import BadExecutor
 
@@ -33,7 +34,7 @@ class SmallKernels:
     def __init__(self):
         cupy = need_cupy()
         self.sms = attribute("MULTIPROCESSOR_COUNT")
-        self._sink = cupy.zeros(4 * self.sms, np.uint32)
+        self._sink = cupy.zeros(8 * self.sms, np.uint32)  # a word for each block of a read
         module = compiled(f"#define MAX_WHERE {MAX_WHERE}\n" + source("cupy_small.cu"))
         self._merge = Kernel(module, "merge", np.zeros(1, MERGE), grid=1, block=128)
         self._norm = Kernel(module, "rms_norm", np.zeros(1, NORM), grid=1, block=256)
@@ -84,10 +85,24 @@ class SmallKernels:
         self._busy.args["ns"] = round(us * 1000)
         self._busy.launch(stream)
 
-    def read(self, stream: int, address: int, nbytes: int) -> None:
-        """Reads that many bytes once, with every SM: its speed is the ceiling of anything that reads weights."""
+    def read(self, stream: int, address: int, nbytes: int, per_sm: int = 1) -> None:
+        """Reads that many bytes once, `per_sm` (at most 8) blocks on every SM: the ceiling of what reads weights."""
+        self._read.grid(self.sms * per_sm)
         self._read.args[0] = (address, nbytes // 16, self._sink.data.ptr)
         self._read.launch(stream)
+
+    def read_rate(self, stream: Any, most_bytes: int) -> float:
+        """Bytes per second of reading so much device memory, the best of several grids. Waits."""
+        n_bytes, times = most_bytes // 16 * 16, 8  # several reads a wait: each takes little longer than the wait
+        memory = need_cupy().empty(n_bytes, np.uint8)
+
+        def job(per_sm: int) -> int:
+            for _ in range(times):
+                self.read(int(stream.ptr), memory.data.ptr, n_bytes, per_sm)
+            stream.synchronize()
+            return times * n_bytes
+
+        return max(best_rate(lambda per_sm=per_sm: job(per_sm)) for per_sm in (1, 2, 4, 8))
 
 
 def _fill(fields: list[NDArray[Any]], *values: float) -> None:

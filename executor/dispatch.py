@@ -46,7 +46,7 @@ class Dispatcher:
     ):
         self._store, self._slots, self._backend, self._chain, self._transfers = store, slots, backend, chain, transfers
         self._wide, self._overlap, self._late, self._said = wide, overlap, late, False
-        self._share = {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
+        self.miss, self._share = miss, {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
         self._host = [(rows[0], stride) for rows, stride in zip(store.addresses, store.strides, strict=True)]

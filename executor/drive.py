@@ -18,10 +18,12 @@ _BANK = 64  # different inputs of the first layer
 
 @dataclass
 class Driven:
-    """Seconds of every finished step, tokens accepted in them, and why the run broke off, if it did."""
+    """Seconds of every finished step, tokens accepted in them, requests met, and why the run broke off, if it did."""
 
     step_s: list[float] = field(default_factory=list)
     tokens: int = 0
+    requests: set[int] = field(default_factory=set)
+    total_s: float = 0.0
     broken: str | None = None
 
 
@@ -35,7 +37,7 @@ def drive(
     dense_us: float = 0.0,
     seed: int = 0,
     watch: Watch | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
 ) -> Driven:
     """Carries out the steps of a source and says what they took.
 
@@ -45,6 +47,7 @@ def drive(
     source: a trace, or verify steps built from one (`blocks`, and `accepted` of the latter). predictor: as a replay's.
     dense_us: microseconds of device time a layer, in place of attention. Weights of experts are equal.
     watch: looks at what comes out, and raises CheckFailed.
+    progress: called between steps with steps, tokens and seconds so far.
     A run that breaks off (BrokenOff: a lost device, a failed worker) ends without an exception: the finished steps
     stand, and pool, failures and plan hash are what a replay of so many steps has.
     """
@@ -70,7 +73,7 @@ def _drive(
     dense_us: float,
     seed: int,
     watch: Watch | None,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int, int, float], None] | None,
 ) -> None:
     hidden = executor.store.layouts[0].hidden
     bank = np.random.default_rng(seed).normal(0, 1, (_BANK, hidden)).astype(np.float32)
@@ -85,6 +88,7 @@ def _drive(
             if reset == "request" and request not in (None, block.request[step]):
                 executor.reset()
             request = block.request[step]
+            driven.requests.add(int(request))
             x = upload(bank[(block.first_row + np.arange(lo, hi)) % _BANK])
             if hi - lo not in shares:
                 shares[hi - lo] = upload(np.full((hi - lo, executor.top_k), 1 / executor.top_k, np.float32))
@@ -102,8 +106,9 @@ def _drive(
                     executor.backend.spin(dense_us)
             executor.backend.synchronize()
             driven.step_s.append(time.monotonic() - began)
+            driven.total_s += driven.step_s[-1]
             driven.tokens += hi - lo if accepted is None else int(accepted[step])
             if watch:
                 watch.step(x)
             if progress:
-                progress(block.first_step + step + 1)
+                progress(block.first_step + step + 1, driven.tokens, driven.total_s)

@@ -145,12 +145,12 @@ class Executor:
         settled = monotonic()
         y = self.backend.merge(tick, chains, weights)
         ended = monotonic()
-        spans = [self.chain.times(job) for job in jobs]
         self.ticks.append(
             TickTimes(
                 self._step, layer, len(work.hits.experts), len(work.misses.experts), len(work.loads), began,
                 planned - began, settled - started, ended - settled, ended - began,
-                self.backend.hot_span(tick), (spans[0][0], spans[-1][1]) if spans else None,
+                self.backend.hot_spans(tick), [self.chain.times(job) for job in jobs],
+                self.backend.late_spans(tick), self.backend.copy_spans(),
             )
         )  # fmt: skip
         return y

@@ -42,13 +42,12 @@ def whatever_the_files(key: str) -> str:
     return json.dumps(values)
 
 
-def schema():
-    """The file's columns and their types."""
+def flat_columns() -> list[tuple[str, Any]]:
+    """Identity, options, counters and what they end with: (name, type of pyarrow)."""
     import pyarrow as pa
 
     text, whole, real = pa.string(), pa.int64(), pa.float64()
     counts = [(name, whole) for name in NAMES]
-    lists = [(name, pa.list_(whole)) for name in NAMES]
     identity = [("trace", text), ("trace_sha256", text), ("content_sha256", text), ("model", text)]
     identity += [(n, whole) for n in "n_layers n_experts top_k n_tokens n_steps n_requests n_tokens_counted".split()]
     kinds = {"accept": real, "policy": text, "predictor": text, **dict.fromkeys(CHOICES, text)}
@@ -61,6 +60,16 @@ def schema():
         ("capacity_bytes", whole),
     ]
     tail = [("token_cycle_bytes", whole), ("plan_sha256", text), ("seconds", real)]
+    return identity + options + counts + tail
+
+
+def schema():
+    """The file's columns and their types."""
+    import pyarrow as pa
+
+    whole = pa.int64()
+    counts = [(name, whole) for name in NAMES]
+    lists = [(name, pa.list_(whole)) for name in NAMES]
     nested = [
         ("by_layer", pa.struct(lists)),
         ("by_phase", pa.struct([(phase, pa.struct([("tokens", whole), *counts])) for phase in ("prefill", "decode")])),
@@ -70,16 +79,20 @@ def schema():
             pa.struct([("window_steps", whole), *((n, pa.list_(whole)) for n in ("first_step", "tokens")), *lists]),
         ),
     ]
-    metadata = {b"format": FORMAT, b"version": VERSION}
-    return pa.schema(identity + options + counts + tail + nested, metadata=metadata)
+    return pa.schema(flat_columns() + nested, metadata={b"format": FORMAT, b"version": VERSION})
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
+    """One row per configuration, in a file that appears whole."""
+    place(rows, schema(), path)
+
+
+def place(rows: list[dict[str, Any]], columns: Any, path: Path) -> None:
     """Writes beside and renames, so that a reader never sees half a file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(rows, schema=schema())
+    table = pa.Table.from_pylist(rows, schema=columns)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name[:32], suffix=".tmp", delete=False) as temporary:
         pass
     try:

@@ -1,15 +1,17 @@
-"""The figures of a section, and those of its main part: hits against slots, their price, the distance to the bound."""
+"""The figures of a section or of runs, and those of the main part: hits against slots, their price, the bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from . import metrics
+from . import figures_measured, metrics
 from .charts import against_size
 from .curves import bytes_per_load, curves_of, drawn_looks, foresight, less, slug, whole
 from .figures_lookahead import lookahead
 from .figures_run import layers, phases, warmup
+from .figures_timeline import timelines
 from .ropes import side_by_side
+from .runs import Runs
 from .sections import Section
 from .style import LIGHT, Panel, Picture, bound_name, drawn, look_of, short
 
@@ -22,6 +24,19 @@ def figures(section: Section, prefix: str = "") -> dict[str, list[Picture]]:
         "capacity": capacity, "lookahead": lookahead, "layers": layers, "warmup": warmup, "phases": phases,
     }  # fmt: skip
     return {name: drawn(lambda part=part: list(part(section, prefix))) for name, part in parts.items()}
+
+
+def measured_figures(runs: Runs, prefix: str = "") -> dict[str, list[Picture]]:
+    """The same of runs."""
+    speed = (figures_measured.speed, figures_measured.time)
+    drawers = {
+        "speed": speed, "bandwidth": (figures_measured.bandwidths,), "drops": (figures_measured.drops,),
+        "timeline": (timelines,),
+    }  # fmt: skip
+    return {
+        name: drawn(lambda draws=draws: [picture for draw in draws for picture in draw(runs, prefix)])
+        for name, draws in drawers.items()
+    }
 
 
 def capacity(section: Section, prefix: str) -> Iterator[Picture]:

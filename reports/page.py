@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from . import metrics, records, tables
+from . import metrics, records, tables, tables_measured
+from .runs import Runs
 from .sections import Section
 from .style import Picture, css_colours
 from .tables import Table
-from .terms import PARTS, TERMS
+from .terms import MEASURED_PARTS, MEASURED_TERMS, PARTS, TERMS
 from .verdict import headline
 
 
@@ -23,12 +24,13 @@ class Chapter:
     title: str
     facts: list[tuple[str, str]]
     answer: list[str]
-    winners: Table
+    first_table: Table
     parts: list[tuple[str, list[Picture], list[Table]]]
     everything: Table
     options: list[tuple[str, str]]
     records: list[dict[str, Any]]
     provenance: dict[str, Any]
+    kind: str = "simulated"  # or "measured"
 
 
 def chapter(section: Section, anchor: str, figures: dict[str, list[Picture]]) -> Chapter:
@@ -43,6 +45,25 @@ def chapter(section: Section, anchor: str, figures: dict[str, list[Picture]]) ->
             "trace": row["trace"], "trace_sha256": row["trace_sha256"], "model": row["model"],
             "files": sorted({row["file"] for row in section.rows}),
         },
+    )  # fmt: skip
+
+
+def run_chapter(runs: Runs, anchor: str, figures: dict[str, list[Picture]]) -> Chapter:
+    """The same of runs, which were measured."""
+    row, said = runs.first, tables_measured
+    extra = {
+        "speed": said.seconds(runs), "bandwidth": said.bandwidths(runs), "drops": said.drops(runs), "timeline": None,
+    }  # fmt: skip
+    parts = [(title, figures[key], [extra[key]] if extra[key] else []) for key, title in MEASURED_PARTS.items()]
+    return Chapter(
+        anchor, runs.title, said.facts(runs), said.answer(runs), said.speeds(runs),
+        [part for part in parts if part[1] or part[2]], said.everything(runs), said.options(runs),
+        list(said.run_records(runs)),
+        {
+            "trace": row["trace"], "trace_sha256": row["trace_sha256"], "model": row["model"],
+            "files": sorted({row["file"] for row in runs.rows}),
+        },
+        "measured",
     )  # fmt: skip
 
 
@@ -71,7 +92,8 @@ def html(chapters: list[Chapter], files: list[str]) -> str:
     )
     return environment.get_template("report.html").render(
         chapters=chapters,
-        terms=TERMS,
+        kinds=kinds_of(chapters),
+        terms=terms_of(chapters),
         files=files,
         version=version("slotwise"),
         light=css_colours(0),
@@ -79,13 +101,32 @@ def html(chapters: list[Chapter], files: list[str]) -> str:
     )
 
 
+def kinds_of(chapters: list[Chapter]) -> list[str]:
+    return list(dict.fromkeys(one.kind for one in chapters))
+
+
+def terms_of(chapters: list[Chapter]) -> dict[str, str]:
+    """What the words of these chapters mean."""
+    return TERMS | (MEASURED_TERMS if "measured" in kinds_of(chapters) else {})
+
+
+SAID = {
+    "simulated": "are **SIMULATED**: replayed from router traces, not measured.",
+    "measured": "are **MEASURED**: carried out by the executor on the machine that each section names.",
+}
+
+
 def markdown(chapters: list[Chapter]) -> str:
     """The same without the long tables; figures are linked files."""
-    out = ["# Slotwise report", "", "All numbers are **SIMULATED**: replayed from router traces, not measured.", ""]
+    kinds, out = kinds_of(chapters), ["# Slotwise report", ""]
+    for kind in kinds:
+        out += [f"All numbers{f' of sections marked {kind}' if len(kinds) > 1 else ''} {SAID[kind]}", ""]
     for one in chapters:
-        out += [f"## {_plain(one.title)}", "", *(f"- {_plain(name)}: {_plain(value)}" for name, value in one.facts), ""]
+        mark = f" ({one.kind})" if len(kinds) > 1 else ""
+        out += [f"## {_plain(one.title)}{mark}", ""]
+        out += [*(f"- {_plain(name)}: {_plain(value)}" for name, value in one.facts), ""]
         out += [_plain(sentence) for sentence in one.answer]
-        out += ["", *_markdown_table(one.winners)]
+        out += ["", *_markdown_table(one.first_table)]
         for title, pictures, extra in one.parts:
             out += ["", f"### {title}", ""]
             for picture in pictures:
@@ -106,7 +147,8 @@ def markdown(chapters: list[Chapter]) -> str:
             *(f"| {name} | {_plain(value)} |" for name, value in one.options),
             "",
         ]
-    out += ["## Terms", "", *(f"- **{term}**: {meaning}" for term, meaning in TERMS.items()), "", "## Provenance", ""]
+    terms = (f"- **{term}**: {meaning}" for term, meaning in terms_of(chapters).items())
+    out += ["## Terms", "", *terms, "", "## Provenance", ""]
     for one in chapters:
         told = (f"{name} {_plain(str(value))}" for name, value in one.provenance.items())
         out += [f"- {_plain(one.title)}: {', '.join(told)}"]

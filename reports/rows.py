@@ -10,6 +10,7 @@ import numpy as np
 
 from .errors import BadResult
 from .metrics import COUNTERS, NULLABLE
+from .opening import opened
 
 Row = dict[str, Any]
 IDENTITY = {"trace": str, "trace_sha256": str, "content_sha256": str, "model": str} | dict.fromkeys(
@@ -35,7 +36,6 @@ MAY_BE_NULL = {
 POSITIVE = {"n_layers", "n_experts", "top_k", "verify_tokens", "horizon"}
 NESTED = ("by_layer", "by_phase", "by_request", "along")
 SPLIT = ("demands", "hits", "misses")  # what must add up to the whole in every split
-MAX_ROWS, MAX_BYTES = 1_000_000, 8 << 30  # more than any sweep writes; a header that promises it is wrong
 
 
 def read_rows(paths: Iterable[Path | str]) -> list[Row]:
@@ -63,32 +63,11 @@ def read_rows(paths: Iterable[Path | str]) -> list[Row]:
 
 
 def _read(path: Path) -> list[Row]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise BadResult(f"{path}: is a pipe, a socket or a device; a report is made from files of `slotwise sweep`")
-    with path.open("rb") as file:
-        if not (head := file.read(4)):
-            raise BadResult(f"{path}: the file is empty; run the sweep again")
-        if head != b"PAR1":
-            raise BadResult(f"{path}: no Parquet file; a report is made from the file that `slotwise sweep -o` writes")
-        file.seek(0)
-        try:
-            parquet = pq.ParquetFile(file)
-            names = parquet.schema_arrow.names
-            groups = [parquet.metadata.row_group(i) for i in range(parquet.metadata.num_row_groups)]
-            if parquet.metadata.num_rows > MAX_ROWS or sum(g.total_byte_size for g in groups) > MAX_BYTES:
-                raise BadResult(
-                    f"{path}: its header promises more than any sweep writes ({parquet.metadata.num_rows} rows)"
-                )
-            _check_columns(path, names)
-            table = parquet.read().combine_chunks()
-            rows = table.select([*kinds_of_columns(), "slots_by_layer"]).to_pylist()
-            nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            reason = str(error).splitlines()[0]
-            raise BadResult(f"{path}: truncated or damaged ({reason}); run the sweep again") from error
+    with opened(path) as parquet:
+        _check_columns(path, parquet.schema_arrow.names)
+        table = parquet.read().combine_chunks()
+        rows = table.select([*kinds_of_columns(), "slots_by_layer"]).to_pylist()
+        nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
     if not rows:
         raise BadResult(f"{path}: holds no result rows; run the sweep again")
     for index, row in enumerate(rows):
@@ -135,7 +114,13 @@ def _split(path: Path, column: Any, n_rows: int) -> list[dict[str, Any]]:
 
 
 def _check(where: str, row: Row) -> None:
-    """Types, signs, and the sums that every replay satisfies."""
+    check_flat(where, row)
+    for split in NESTED:
+        _check_split(where, row, split)
+
+
+def check_flat(where: str, row: Row) -> None:
+    """Types, signs, and the sums that every replay and every run satisfies."""
     for name, kind in kinds_of_columns().items():
         value = row[name]
         if value is None and name in MAY_BE_NULL:
@@ -151,8 +136,6 @@ def _check(where: str, row: Row) -> None:
         if row[whole] != sum(row[part] for part in parts):
             sums = " + ".join(f"{part} {row[part]}" for part in parts)
             raise BadResult(f"{where}: {whole} {row[whole]} is not {sums}; the file is damaged")
-    for split in NESTED:
-        _check_split(where, row, split)
 
 
 def _check_split(where: str, row: Row, split: str) -> None:

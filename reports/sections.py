@@ -68,6 +68,7 @@ class Section:
 
     rows: list[Row]
     differs: dict[str, Any] = field(default_factory=dict)  # the options that set it apart from its sibling sections
+    label = "SIMULATED"
 
     @property
     def first(self) -> Row:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from .runs import Runs
 from .sections import Section
 
 if TYPE_CHECKING:
@@ -125,10 +126,10 @@ def short(text: str, limit: int = 44) -> str:
 
 
 class Panel:
-    """One figure with one pair of axes: title above, legend in a strip below, the word SIMULATED in its foot."""
+    """One figure with one pair of axes: title above, legend in a strip below, in its foot SIMULATED or MEASURED."""
 
     def __init__(
-        self, section: Section, title: str, *, height: float = 2.6, legend: Sequence[str] = (),
+        self, section: Section | Runs, title: str, *, height: float = 2.6, legend: Sequence[str] = (),
         left: float = 0.58, right: float = 0.2, top: float = 0.4, bottom: float = 0.42,
     ) -> None:  # fmt: skip
         """`legend` is what the legend will say; sizes are inches, `height` that of the axes."""
@@ -168,8 +169,9 @@ class Panel:
 
     def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:
         """Draws it. `note` joins the foot line, which says where the numbers come from."""
-        row = self.section.first
-        foot = f"SIMULATED · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}"
+        row, label = self.section.first, self.section.label
+        alt = f"{label}. {alt}"
+        foot = f"{label} · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}"
         if note:
             foot += " · " + note if inches(f"{foot} · {note}", 6.8) < WIDTH - 0.2 else "\n" + short(note, 96)
         self.figure.text(
@@ -183,10 +185,10 @@ class Panel:
             format="png",
             dpi=DPI,
             facecolor=LIGHT["paper"],
-            metadata={"Software": "slotwise", "Description": f"SIMULATED. {alt}"},
+            metadata={"Software": "slotwise", "Description": alt},
         )
         self.figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-        return Picture(name, self.title, f"SIMULATED. {alt}", caption, png.getvalue(), inline_svg(svg.getvalue(), name))
+        return Picture(name, self.title, alt, caption, png.getvalue(), inline_svg(svg.getvalue(), name))
 
 
 def _columns(legend: Sequence[str]) -> int:

@@ -34,3 +34,22 @@ PARTS = {  # key of the figures -> heading
     "warmup": "Warm-up",
     "phases": "Prefill and decode",
 }
+MEASURED_TERMS = {
+    "hot chain, cold chain": "Computing experts that hit, on the device, and experts that miss, on the CPU. With "
+    "overlap they work at the same time, without it one after the other; the bytes of the output are the same.",
+    "tokens/s, interval": "Tokens over the seconds of all steps: the median of the runs, and the range of all of them. "
+    "Runs of both sides take turns, so what drifts meets both.",
+    "overlap efficiency": "(serial - overlapped) / (serial - the longer chain), summed over the ticks that had work "
+    "for both chains: 1 hides the shorter chain completely, 0 hides nothing, below 0 overlap costs time.",
+    "ceiling": "What copies and reads reached at best when nothing else was asked of them, before or after the runs, "
+    "in the same process.",
+    "late copies": "Time in which the hot chain waited for a row that the plan counts as resident, but whose copy had "
+    "not arrived.",
+    "timed run": "One more run of each side that looks at every tick: it says where the time went, not how fast it is.",
+}
+MEASURED_PARTS = {
+    "speed": "Speed, and where the time went",
+    "bandwidth": "Bandwidths beside their ceilings",
+    "drops": "Predictions",
+    "timeline": "Timeline",
+}

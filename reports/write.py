@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from .errors import BadResult
+from .opening import holds_runs
 from .rows import NESTED, read_rows
-from .sections import sections
+from .runs import read_runs, runs_of
+from .sections import Section, sections
 
 MARK, PAGE, FIGURES = "report.json", "report.html", "figures"
 SPLITS = dict(zip(("layers.csv", "phases.csv", "requests.csv", "windows.csv"), NESTED, strict=True))
@@ -31,6 +33,8 @@ def write_report(
 ) -> list[Path]:
     """Reads the result files and writes the report into `out_dir`: page, Markdown, figures, CSV, and a summary in JSON.
 
+    Files of a sweep become sections of what was simulated, files of runs sections of what was measured, on one page.
+
     Result files that lie in `out_dir` stay there, and so does whatever `keep` names. Other files of the folder are
     never touched either, but unless `force` is set they are refused: they say that the folder is somebody else's. So is
     an earlier report on other traces or other result files; one on the same is refreshed.
@@ -42,27 +46,40 @@ def write_report(
         BadResult: a file that cannot be reported on, or a folder that is not ours.
     """
     from . import page, records
-    from .figures import figures
+    from .figures import figures, measured_figures
+    from .tables_measured import tick_records
 
     out_dir, say = Path(out_dir), progress or (lambda _: None)
     stale = check_folder(out_dir, [*paths, *keep], force=force)
     say("reading results")
-    rows = read_rows(paths)
+    measured = [path for path in paths if holds_runs(path)]
+    simulated = [path for path in paths if path not in measured]
+    rows = read_rows(simulated) if simulated or not measured else []
+    run_rows = read_runs(measured)
     if not force:
-        _check_same(out_dir, rows)
-    parts = sections(rows)
+        _check_same(out_dir, rows + run_rows)
+    parts = [*sections(rows), *runs_of(run_rows)]
     chapters = []
     texts: dict[str, str | bytes] = {}
-    for i, section in enumerate(parts):
-        say(f"drawing {section.title}")
-        pictures = figures(section, f"{i + 1}-" if len(parts) > 1 else "")
-        chapters.append(page.chapter(section, f"section-{i + 1}", pictures))
+    for i, part in enumerate(parts):
+        say(f"drawing {part.title}")
+        prefix, anchor = f"{i + 1}-" if len(parts) > 1 else "", f"section-{i + 1}"
+        if isinstance(part, Section):
+            pictures = figures(part, prefix)
+            chapters.append(page.chapter(part, anchor, pictures))
+        else:
+            pictures = measured_figures(part, prefix)
+            chapters.append(page.run_chapter(part, anchor, pictures))
         texts |= {f"{FIGURES}/{picture.name}.png": picture.png for some in pictures.values() for picture in some}
     say("writing")
     texts["report.md"] = page.markdown(chapters)
-    texts["configurations.csv"] = _csv(records.configuration_records(rows))
-    texts["winners.csv"] = _csv(record for one in chapters for record in one.records)
-    texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
+    if rows:
+        texts["configurations.csv"] = _csv(records.configuration_records(rows))
+        texts["winners.csv"] = _csv(record for one in chapters if one.kind == "simulated" for record in one.records)
+        texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
+    if run_rows:
+        texts["runs.csv"] = _csv(record for one in chapters if one.kind == "measured" for record in one.records)
+        texts["timeline.csv"] = _csv(record for part in runs_of(run_rows) for record in tick_records(part))
     names = [PAGE, *sorted(texts), MARK]
     texts[PAGE] = page.html(chapters, [name for name in sorted(texts) if "/" not in name] + [f"{FIGURES}/"])
     texts[MARK] = json.dumps(_summary(chapters, names), indent=1, ensure_ascii=False, allow_nan=False)
@@ -198,7 +215,8 @@ def _summary(chapters: Sequence[Any], names: list[str]) -> dict[str, Any]:
             "title": one.title,
             "options": dict(one.options),
             "answer": one.answer,
-            "winners": [_known(record) for record in one.records],
+            one.kind: True,
+            "winners" if one.kind == "simulated" else "runs": [_known(record) for record in one.records],
         }
         for one in chapters
     ]
@@ -206,7 +224,8 @@ def _summary(chapters: Sequence[Any], names: list[str]) -> dict[str, Any]:
         "format": "slotwise.report",
         "version": 1,
         "written_by": f"slotwise {version('slotwise')}",
-        "simulated": True,
+        "simulated": any(one.kind == "simulated" for one in chapters),
+        "measured": any(one.kind == "measured" for one in chapters),
         "page": PAGE,
         "files": names,
         "sections": about,

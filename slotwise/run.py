@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
+import errno
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -10,25 +11,29 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.executor import ceilings
 from slotwise.executor.backend import make_backend
 from slotwise.executor.checks import check_size
 from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
-from slotwise.executor.drive import Driven, drive
+from slotwise.executor.drive import drive
 from slotwise.executor.errors import BadExecutor, BrokenOff, CheckFailed
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
-from slotwise.executor.link_speed import link_bytes_per_s
 from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
-from slotwise.executor.timing import overlap_efficiency, summary
 from slotwise.executor.watch import Watch
 from slotwise.executor.weights import Weights, open_weights
 from slotwise.policies import Pool
 from slotwise.replay.options import Options
 from slotwise.replay.run import run as replay_run
+from slotwise.replay.run_rows import write_runs
 from slotwise.replay.sizes import parse_bytes
+from slotwise.replay.sweep import FOREIGN
 from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import check_target
+
+from .run_result import Outcome, hold_together, outcome, row
+from .telemetry import Telemetry
 
 SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
 
@@ -67,6 +72,7 @@ def run(
     repeats: int = 1,
     check: bool = False,
     timeline: str | Path | None = None,
+    out: str | Path | None = None,
     plan_hash: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
     **options: Any,
@@ -85,11 +91,13 @@ def run(
     written as "64MiB". merge: on `cpu` or `gpu`. cpu_threads, spin_us: as `ColdChain` takes them.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
-    Perfetto, of that run (the first side).
+    Perfetto, of that run (the first side). out: a new Parquet file for what is returned, one row per side.
     check: replays the same trace and holds plans and counters against it, a sample of ticks against float64, a sample
     of slots against their rows, and the outputs of all runs against each other.
-    Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures and timing in seconds. Where
-    the device or a worker gave out, `incomplete` says after how many steps and why: the counts and seconds are theirs.
+    progress: called with (steps done, steps in all, what the run says of itself), by the clock, not by the step.
+    Each run holds its options, counters, plan_sha256 (with plan_hash or check), failures, timing in seconds, the
+    bandwidths achieved beside the ceilings measured in the same call, and a stretch of its ticks one by one. Where the
+    device or a worker gave out, `incomplete` says after how many steps and why: the counts and seconds are theirs.
     Raises BadTrace, BadPolicy, BadOption or BadExecutor; CheckFailed, a RuntimeError, where a check fails.
     """
     if overlap not in SIDES or repeats < 1:
@@ -99,10 +107,9 @@ def run(
     layouts = checkpoint.layouts if checkpoint else _layouts(opened, shape, hidden, intermediate, dtype)
     if options.get("row_bytes") is not None:
         raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
-    opened = opened.with_row_bytes([layout.row_bytes for layout in layouts])
+    captured, opened = opened, opened.with_row_bytes([layout.row_bytes for layout in layouts])
     asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
-    if timeline:
-        check_target(Path(timeline))  # now, not after the runs
+    _check_outputs(timeline, out)
     source, size = asked.source(opened), asked.size(opened)
     check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
@@ -114,7 +121,7 @@ def run(
     given |= {"host": host, "merge": merge, "cold": cold}
     max_queued = None if max_queued is None else parse_bytes(max_queued)
     _warm_up(asked.pool(opened, size, full=True, future=False))
-    outcomes: dict[bool, list[dict]] = {side: [] for side in sides}
+    outcomes: dict[bool, list[Outcome]] = {side: [] for side in sides}
     incomplete = None
     with (
         ColdChain(cpu_threads, spin_us=spin_us, kind=cold) as chain,
@@ -123,7 +130,7 @@ def run(
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers, force=force)
         store = checkpoint.fill(store) if checkpoint else store.fill(seed, chain)
         with closing(make_backend(backend, **given)) as probe:
-            link = link_bytes_per_s(store, probe)
+            best = ceilings.measure(probe, chain, store)
         for turn, (side, timing) in enumerate(turns):
             try:
                 pool = asked.pool(opened, size, full=True, future=False)
@@ -134,28 +141,66 @@ def run(
                     plan_hash=plan_hash or check, timing=timing,
                 ) as executor:  # fmt: skip
                     watch = Watch(executor, n_steps, seed, closely=timing) if check else None
+                    said = f"run {turn + 1} of {len(turns)}, overlap {'on' if side else 'off'}{', timed' * timing}"
                     driven = drive(
                         executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset,
                         dense_us=dense_us, seed=seed, watch=watch,
-                        progress=progress and (lambda done, turn=turn: progress(turn * n_steps + done, total, "")),
+                        progress=progress and Telemetry(
+                            executor, n_steps,
+                            lambda done, text, turn=turn, said=said: progress(
+                                turn * n_steps + done, total, f"{said}, step {done:,}: {text}"
+                            ),
+                        ),
                     )  # fmt: skip
-                    outcomes[side].append(_outcome(executor, driven, watch))
-                incomplete = outcomes[side][-1]["broken"]
+                    outcomes[side].append(outcome(executor, driven, watch))
+                incomplete = outcomes[side][-1].broken
             except BrokenOff as broken:  # while it opened or closed
                 if not any(outcomes.values()):
                     raise
                 incomplete = {"steps": 0, "error": str(broken)}
             if incomplete:
                 break
-    if timeline and outcomes[sides[0]][-1]["ticks"] is not None:
-        write_timeline(outcomes[sides[0]][-1]["ticks"], timeline)
-    about = {
-        "backend": backend, "cold": cold, "host": host, "host_bytes_per_s": link, "merge": merge,
-        "restricted_to": _less(sms, link_pad), **as_recorded(layouts), "checked": check, "incomplete": incomplete,
+        if not incomplete:
+            with closing(make_backend(backend, **given)) as probe:
+                best = ceilings.better(best, ceilings.measure(probe, chain, store))
+        device_name = kept.device_name
+    hold_together([one for side in sides for one in outcomes[side]])
+    ran = [side for side in sides if outcomes[side]]
+    for side in ran if check else ():
+        _hold_against_replay(opened, asked, outcomes[side][0])
+    settings = {
+        "backend": backend, "device": device_name, "weights": Path(weights).name if weights else "random",
+        **as_recorded(layouts), "cold": cold, "host": host, "merge": merge, "when_late": late,
+        "split_share": split_share if miss == "split" else None, "spec_chunk": spec_chunk, "max_queued": max_queued,
+        "staging": staging, "headroom_bytes": parse_bytes(headroom), "alias_layers": alias_layers,
+        "cpu_threads": chain.threads, "spin_us": float(spin_us), "sms": sms, "link_pad": link_pad,
+        "restricted_to": _less(sms, link_pad), "dense_us": float(dense_us), "checked": check, "incomplete": incomplete,
     }  # fmt: skip
-    return {
-        "runs": [_row(opened, asked, asked.recorded(size), about, side, outcomes) for side in sides if outcomes[side]]
-    }
+    options = asked.recorded(size) | {"miss": miss}
+    cycle = opened.token_cycle_bytes or 0
+    runs = [row(captured, options, settings, side, outcomes, best, cycle) for side in ran]
+    if timeline and (ticks := outcomes[ran[0]][-1].ticks) is not None:
+        write_timeline(ticks, timeline)
+    if out:
+        write_runs(runs, Path(out))
+    return {"runs": runs}
+
+
+def _check_outputs(timeline: str | Path | None, out: str | Path | None) -> None:
+    """Now, not after the runs. A result that took minutes on a machine of its own is not replaced."""
+    for path in map(Path, filter(None, (timeline, out))):
+        check_target(path)
+    if out is None:
+        return
+    path = Path(out)
+    if path.suffix in FOREIGN:
+        raise BadExecutor(f"{path}: a result is a Parquet file, not {path.suffix}; name it {path.stem}.parquet")
+    if path.exists():
+        raise BadExecutor(f"{path} exists: a run adds to no file and replaces none; name another")
+    if timeline and path.resolve() == Path(timeline).resolve():
+        raise BadExecutor(f"{path}: the result and the timeline cannot be one file; name two")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "no file may be written there", str(path.parent))
 
 
 def _less(sms: int | None, link_pad: int) -> str | None:
@@ -199,92 +244,17 @@ def _layouts(
     )
 
 
-def _outcome(executor: Executor, driven: Driven, watch: Watch | None) -> dict[str, Any]:
-    transfers = executor.transfers
-    return {
-        "counters": executor.pool.counters,
-        "plan_sha256": executor.plan_hash.hexdigest() if executor.plan_hash else None,
-        "failures": executor.failures,
-        "ticks": executor.ticks,
-        "broken": driven.broken and {"steps": len(driven.step_s), "error": driven.broken},
-        "outputs_sha256": watch and watch.outputs_sha256,
-        "largest_error": watch.largest_error if watch and watch.n_sampled else None,
-        "timing": summary(executor.ticks or [], driven.step_s, driven.tokens)
-        | {
-            "diverted": executor.dispatcher.diverted,
-            "reader_waits": executor.backend.reader_waits,
-            "copies": transfers.n_copies,
-            "copy_batches": transfers.n_batches,
-            "bytes_copied": transfers.bytes_copied,
-            "bytes_padded": transfers.bytes_padded,
-            "hurried": transfers.hurried,
-            "overtaken": transfers.overtaken,
-            "requeued": transfers.requeued,
-        },
-    }
-
-
-def _row(
-    trace: Trace,
-    asked: Options,
-    recorded: dict[str, Any],
-    about: dict[str, Any],
-    side: bool,
-    outcomes: dict,
-) -> dict:
-    """One run as it is printed: what was asked, what was decided, what it took."""
-    mine = outcomes[side]
-    first = mine[0]
-    _hold_together([one for side_of in outcomes.values() for one in side_of])
-    if about["checked"]:
-        _hold_against_replay(trace, asked, first)
-    untimed = [one for one in mine if one["ticks"] is None]
-    plain = [one["timing"] for one in untimed if not one["broken"]] or [first["timing"]]
-    timed = mine[-1]["timing"] | {name: first["timing"][name] for name in ("steps", "tokens")}
-    rates = sorted(timing["tokens_per_s"] for timing in plain if timing["tokens_per_s"])
-    steps = ("seconds", "step_p50_s", "step_p95_s", "step_p99_s")
-    timing = timed | {name: statistics.median(one[name] for one in plain) for name in steps}
-    timing |= {
-        "repeats": len(plain),
-        "tokens_per_s": statistics.median(rates) if rates else None,
-        "tokens_per_s_range": [rates[0], rates[-1]] if rates else None,
-    }
-    if len(outcomes) == 2 and not about["incomplete"]:
-        timing["overlap_efficiency"] = overlap_efficiency(outcomes[True][-1]["ticks"], outcomes[False][-1]["ticks"])
-    return {
-        "trace": trace.name, "trace_sha256": trace.sha256, "model": trace.model, **about,
-        "overlap": "on" if side else "off", **{name: recorded[name] for name in recorded if name != "phase"},
-        "row_bytes": about["row_bytes"],
-        "counters": first["counters"], "plan_sha256": first["plan_sha256"], "failures": first["failures"],
-        "largest_error": mine[-1]["largest_error"], "timing": timing,
-    }  # fmt: skip
-
-
-def _hold_together(outcomes: list[dict]) -> None:
-    """Raises CheckFailed unless all runs decided the same, and computed the same bytes where the same chain did."""
-    whole = [one for one in outcomes if not (one["broken"] or one["failures"])]
-    for one in whole[1:]:
-        if (one["counters"], one["plan_sha256"]) != (whole[0]["counters"], whole[0]["plan_sha256"]):
-            raise CheckFailed("two runs of one configuration decided differently")
-        if one["outputs_sha256"] != whole[0]["outputs_sha256"] and not (
-            one["timing"]["diverted"] or whole[0]["timing"]["diverted"]
-        ):
-            raise CheckFailed(
-                "two runs of one configuration computed different outputs: in one of them a row was not there in time"
-            )
-
-
-def _hold_against_replay(trace: Trace, asked: Options, outcome: dict) -> None:
+def _hold_against_replay(trace: Trace, asked: Options, found: Outcome) -> None:
     """Raises CheckFailed unless a replay decides the same, tick for tick."""
     from slotwise.replay.failures import Failure
 
-    failures = tuple(Failure(**failure) for failure in outcome["failures"])
-    ended = {"steps": outcome["broken"]["steps"]} if outcome["broken"] else {}
+    failures = tuple(Failure(**failure) for failure in found.failures)
+    ended = {"steps": found.broken["steps"]} if found.broken else {}
     law = replay_run(trace, asked.but(plan_hash=True, failures=failures, **ended))
     wrong = {
         name: (law.counters[name], count)
-        for name, count in outcome["counters"].items()
+        for name, count in found.counters.items()
         if name in law.counters and law.counters[name] != count
     }
-    if law.plan_sha256 != outcome["plan_sha256"] or wrong:
+    if law.plan_sha256 != found.plan_sha256 or wrong:
         raise CheckFailed(f"the plans differ from the replay's; counters (replay, run): {wrong or 'equal'}")

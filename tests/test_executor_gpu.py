@@ -7,6 +7,7 @@ from executor_cases import Model, carry_out
 
 import slotwise
 from slotwise.executor.backend import make_backend
+from slotwise.executor.ceilings import measure
 from slotwise.executor.cold import ColdChain, RowLayout
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.executor import Executor
@@ -170,3 +171,29 @@ def test_device_tensors_of_a_live_caller_are_read_where_they_lie_in_the_order_of
         kept.close()
     assert len(set(found[:1] + found[3:4])) == 1  # misses, on the CPU; then hits
     assert len(set(found[1:3] + found[4:])) == 1
+
+
+def test_spans_of_the_device_lie_in_their_ticks_and_copies_in_the_run():
+    model = Model(layout=RowLayout(1024, 512, ("bf16",) * 3))
+    run = carry_out(model, model.trace(SIZES), "lru", 3, width=3, backend=device(), miss="fetch", timing=True)
+    ticks = run.executor.ticks
+    assert ticks is not None
+    slack = 1e-4  # of two clocks
+    for tick in ticks:
+        for spans in (tick.hot, tick.late):
+            assert all(tick.began - slack <= a <= b <= tick.began + tick.total_s + slack for a, b in spans)
+    copies = [batch for tick in ticks for batch in tick.copies]
+    assert 0 < sum(n_bytes for _, _, n_bytes in copies) <= run.executor.transfers.bytes_copied
+    assert all(0 < ended - began < 1 for began, ended, _ in copies)
+
+
+def test_ceilings_are_those_of_a_link_and_a_gpu():
+    layouts = [RowLayout(1024, 512, ("bf16",) * 3)] * 2
+    backend, kept = device(), device()
+    with ColdChain(2) as chain:
+        store = HostStore(layouts, 32, kept).fill(0, chain)
+        found = measure(backend, chain, store)
+    backend.close()
+    kept.close()
+    assert 1e9 < found["copy_rows_per_s"] <= 1.1 * found["copy_large_per_s"]
+    assert found["device_read_per_s"] > 2 * found["copy_large_per_s"]

@@ -1,6 +1,7 @@
 """Memory that rows are copied from: its kinds give the same bytes, and what does not fit is refused with numbers."""
 
 import threading
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ import slotwise
 from slotwise.executor import store as stores
 from slotwise.executor.backend import Copy, make_backend
 from slotwise.executor.backend_numpy import NumpyBackend
+from slotwise.executor.ceilings import measure
+from slotwise.executor.cold import ColdChain
 from slotwise.executor.errors import BadExecutor, CopyDoubtful, CopyRefused, ExecutorWarning
 from slotwise.executor.host_memory import HOSTS, Ring, huge_pages, ordinary
-from slotwise.executor.link_speed import link_bytes_per_s
 from slotwise.executor.store import HostStore
 from slotwise.policies.room import available_bytes
 
@@ -170,15 +172,17 @@ def test_the_link_is_measured_with_rows_of_the_store_if_the_device_has_room_for_
             super()._carry(copies, after)
 
     store = HostStore([model.layout] * 2, 8, make_backend("numpy"))
-    backend = Watched(device_bytes=3 * model.layout.row_bytes + 100)
-    speed = link_bytes_per_s(store, backend)
-    backend.close()
+    row = model.layout.row_bytes
+    with ColdChain(1) as chain:
+        with closing(Watched(device_bytes=3 * row + 100)) as backend:
+            speed = measure(backend, chain, store)["copy_rows_per_s"]
+        with closing(NumpyBackend(device_bytes=row - 1)) as small:
+            assert measure(small, chain, store)["copy_rows_per_s"] is None
     assert speed is not None
     assert 0 < speed < 1e13
-    assert {copy.source for copy in seen} == {address for layer in store.addresses for address in layer}
-    assert len({copy.target for copy in seen}) == 3
-    small = NumpyBackend(device_bytes=model.layout.row_bytes - 1)
-    assert link_bytes_per_s(store, small) is None
+    rows = [copy for copy in seen if copy.n_bytes == row]
+    assert {copy.source for copy in rows} == {address for layer in store.addresses for address in layer}
+    assert len({copy.target for copy in rows}) == 3
 
 
 @pytest.mark.parametrize("host", HOSTS)
@@ -187,9 +191,9 @@ def test_a_run_says_its_memory_the_speed_of_it_and_what_it_was_restricted_to(hos
     rest = {"max_queued": "32KiB", "spec_chunk": 1, "link_pad": 2, "merge": "cpu", "spin_us": 0.0, "cpu_threads": 1}
     (run,) = slotwise.run("sample", check=True, host=host, **asked, **rest)["runs"]
     assert (run["host"], run["merge"], run["restricted_to"]) == (host, "cpu", "1/3 of the link")
-    assert run["host_bytes_per_s"] > 0
+    assert run["ceilings"]["copy_rows_per_s"] > 0
     assert run["timing"]["bytes_padded"] == 2 * run["timing"]["bytes_copied"]
     words = ("run", "sample", "--shape", "tiny", "--headroom", "0", "--steps", "3", "--alias-layers", "1")
     said = cli(*words, "--host", host, "--link-pad", "1").stdout
     assert "restricted to 1/2 of the link" in said
-    assert f"link, {host} rows:" in said
+    assert f"; {host} rows of 128 x 64" in said

@@ -100,7 +100,10 @@ def test_a_timeline_is_a_trace_that_perfetto_reads(tmp_path):
     cli(*WORDS, "--policy", "lru", "--timeline", path)
     events = json.loads(path.read_text())["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
-    assert {event["name"].rsplit(" ", 1)[0] for event in spans} == {"tick", "hot chain", "cold chain"}
+    rows = {event["args"]["name"]: event["tid"] for event in events if event["ph"] == "M"}
+    kinds = {event["name"].rstrip(" 0123456789") for event in spans}
+    assert {"tick", "policy", "merge", "hot chain", "cold chain", "copies"} <= kinds <= set(rows)
+    assert all(event["tid"] == rows[event["name"].rstrip(" 0123456789")] for event in spans)
     assert len([event for event in spans if event["name"].startswith("tick")]) == 40 * 24
     assert min(event["dur"] for event in spans) > 0
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]

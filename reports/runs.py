@@ -31,7 +31,7 @@ PARTS = {  # of a run's seconds: field -> name
 }  # fmt: skip
 SECONDS = "seconds timed_s step_p50_s step_p95_s step_p99_s hot_s cold_s copies_s late_s tick_s".split()
 COUNTS = "steps tokens repeats diverted copies copy_batches bytes_copied bytes_hot bytes_cold bytes_padded".split()
-COUNTS += "hurried overtaken requeued".split()
+COUNTS += "reader_waits hurried overtaken requeued".split()
 ENGINES = (  # name, what it achieved, its ceiling
     ("copies", "copies_per_s", "copy_rows_per_s"),
     ("cold chain", "cold_per_s", "host_read_per_s"),
@@ -59,7 +59,7 @@ def read_runs(paths: Iterable[Path | str]) -> list[Row]:
 
 def _read(path: Path) -> list[Row]:
     with opened(path) as parquet:
-        wanted = [*kinds_of_columns(), "slots_by_layer", "rows_by_layer", "measured", *SETTINGS, *NESTED]
+        wanted = [*kinds_of_columns(), "slots_by_layer", "rows_by_layer", "incomplete", "measured", *SETTINGS, *NESTED]
         if missing := [name for name in wanted if name not in parquet.schema_arrow.names]:
             raise BadResult(f"{path}: no result of a run, column {missing[0]!r} is missing; run it again")
         rows = parquet.read(columns=wanted).to_pylist()
@@ -81,6 +81,9 @@ def _check(where: str, row: Row) -> None:
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must be {kind.__name__}; no result of a run")
     if row["overlap"] not in ("on", "off"):
         raise BadResult(f"{where}: overlap is {row['overlap']!r}, but must be on or off; no result of a run")
+    broken = row["incomplete"]
+    if broken is not None and not (isinstance(broken, dict) and broken.keys() >= {"steps", "error"}):
+        raise BadResult(f"{where}: incomplete is {broken!r}, not steps and an error; no result of a run")
     for part in row["rows_by_layer"] or ():
         if not (isinstance(part, dict) and isinstance(part.get("layers"), str) and part.keys() >= LAYERS):
             raise BadResult(f"{where}: rows_by_layer has {part!r}, not the rows of some layers; no result of a run")

@@ -46,6 +46,8 @@ def _sentence(name: str, sides: dict[str, Row]) -> str:
     if whole:
         most = max(parts, key=lambda part: parts[part] if part in PARTS else -1)
         text += f". The largest part of the time: {PARTS[most]}, {metrics.percent(parts[most] / whole)}"
+    if broken := row["incomplete"]:
+        text += f". INCOMPLETE: it broke off after {broken['steps']} steps ({broken['error']})"
     return f"{text}. {efficiency_said(sides)}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,14 @@ from slotwise.executor.backend import make_backend
 from slotwise.executor.checks import check_size
 from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
 from slotwise.executor.drive import drive
-from slotwise.executor.errors import BadExecutor, BrokenOff, CheckFailed
+from slotwise.executor.errors import (
+    BadExecutor,
+    BrokenOff,
+    CheckFailed,
+    CopyDoubtful,
+    CopyRefused,
+    ExecutorWarning,
+)
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
 from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
@@ -161,8 +169,13 @@ def run(
             if incomplete:
                 break
         if not incomplete:
-            with closing(make_backend(backend, **given)) as probe:
-                best = ceilings.better(best, ceilings.measure(probe, chain, store))
+            try:
+                with closing(make_backend(backend, **given)) as probe:
+                    best = ceilings.better(best, ceilings.measure(probe, chain, store))
+            except BrokenOff as broken:  # every step is finished, and stands
+                incomplete = {"steps": n_steps, "error": str(broken)}
+            except (CopyRefused, CopyDoubtful) as failed:
+                warnings.warn(f"ceilings are those from before the runs alone: {failed}", ExecutorWarning, stacklevel=2)
         device_name = kept.device_name
     hold_together([one for side in sides for one in outcomes[side]])
     ran = [side for side in sides if outcomes[side]]

@@ -144,6 +144,14 @@ def test_a_run_of_no_steps_is_reported_without_figures(tmp_path):
     assert not (tmp_path / "out/figures").exists()
 
 
+def test_a_run_that_broke_off_says_so(results, tmp_path):
+    broken = {"steps": 7, "error": "the device is lost"}
+    path = edited(results[0], tmp_path / "R.parquet", lambda row: row.update(incomplete=broken))
+    done = cli("report", path, "-o", tmp_path / "out")
+    assert "INCOMPLETE: it broke off after 7 steps (the device is lost)" in done.stdout
+    assert "INCOMPLETE" in (tmp_path / "out/report.html").read_text()
+
+
 def test_rows_that_differ_by_layer_are_told_layer_by_layer(tmp_path):
     asked = {"hidden": 256, "intermediate": 256, "dtype": "Q4_K_M", "headroom": 0, "alias_layers": None, "steps": 1}
     slotwise.run("sample", "lru", 2, out=tmp_path / "R.parquet", **asked)

@@ -1,5 +1,6 @@
 """What is installed: `slotwise policies | formats | predictors | backends`, one line each with its source."""
 
+import difflib
 import json
 
 import click
@@ -27,7 +28,9 @@ def formats(name: str | None, as_json: bool):
         return
     known = {row["name"]: row for row in rows}
     if name not in known:
-        raise click.UsageError(f"no trace format named {name!r}; known: {', '.join(known)}")
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f". Did you mean {near[0]!r}?" if near else ""
+        raise click.UsageError(f"no trace format named {name!r}; known: {', '.join(known)}{meant}")
     if as_json:
         click.echo(json.dumps(known[name]))
     else:

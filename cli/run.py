@@ -94,6 +94,13 @@ from .progress import working
     help="Microseconds that idle threads of the cold chain watch memory before they sleep.",
 )
 @click.option(
+    "--activations",
+    type=click.Choice(["float32", "int8"]),
+    default="float32",
+    show_default=True,
+    help="int8: the cold chain rounds what meets block dtypes, for speed; the error is about a hundredth.",
+)
+@click.option(
     "--cold", default="native", show_default=True, help="Cold chain; 'numba' needs no C compiler and is slower."
 )
 @click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,

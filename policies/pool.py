@@ -18,6 +18,7 @@ from .plan import Plan
 from .spelling import PolicySpec, parse_policy
 
 MOST, MOST_BYTES = 2**40, 2**62  # ticks, steps, tokens; bytes: far from where 64 bits end
+MOST_ROW = 2**36  # bytes of a row: sums over a hundred million loads still fit
 MOST_KEYS = 65535  # beyond, keys do not fit below a score, and every policy is scanned by its `priority`
 
 
@@ -92,7 +93,7 @@ class Pool:
         n_pools = 1 if self._wide else n_layers
         keys = n_experts * (n_layers if self._wide else 1)
         self.slots = check_slots(slots, capacity_bytes, n_pools, keys)
-        self._row_bytes = check_wholes("row_bytes", 1 if row_bytes is None else row_bytes, n_layers, 1, MOST_BYTES)
+        self._row_bytes = check_wholes("row_bytes", 1 if row_bytes is None else row_bytes, n_layers, 1, MOST_ROW)
         self.capacity_bytes = check_whole("capacity_bytes", capacity_bytes, 0, MOST_BYTES) if in_bytes else None
         if in_bytes and row_bytes is None:
             raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes: the bytes of one row, for each layer")

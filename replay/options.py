@@ -31,7 +31,7 @@ CHOICES = {
 
 UNRECORDED = ("vram", "pollution", "plan_hash", "window", "failures")  # the result shows them in its own columns
 MOST = 2**40  # ticks, steps, tokens: beyond every trace, and far from where 64 bits end
-MOST_BYTES = 2**50
+MOST_BYTES = 2**36  # of a row, as in a trace
 
 
 @dataclass(frozen=True)

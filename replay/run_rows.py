@@ -13,7 +13,7 @@ SETTINGS = {
     "overlap": str, "backend": str, "device": str, "machine": str, "weights": str, "hidden": int, "intermediate": int,
     "dtypes": list, "cold": str, "host": str, "merge": str, "when_late": str, "split_share": float, "spec_chunk": int,
     "max_queued": int, "staging": int, "headroom_bytes": int, "alias_layers": int, "cpu_threads": int, "spin_us": float,
-    "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
+    "activations": str, "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
 }  # fmt: skip
 
 

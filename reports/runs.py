@@ -18,7 +18,7 @@ SETTINGS = {
     "overlap": str, "backend": str, "device": str, "machine": str, "weights": str, "hidden": int, "intermediate": int,
     "dtypes": list, "cold": str, "host": str, "merge": str, "when_late": str, "split_share": float, "spec_chunk": int,
     "max_queued": int, "staging": int, "headroom_bytes": int, "alias_layers": int, "cpu_threads": int, "spin_us": float,
-    "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
+    "activations": str, "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
 }  # fmt: skip
 OPTIONAL = {
     "intermediate", "dtypes", "split_share", "spec_chunk", "max_queued", "staging", "alias_layers", "sms",
@@ -46,8 +46,8 @@ SHARED = (
     "verify_tokens", "accept", "contract", "dense_us",
 )  # fmt: skip
 NAMED = (  # options in the order in which they set the names of configurations apart
-    "scope", "miss", "split_share", "host", "merge", "cold", "when_late", "spec_chunk", "max_queued", "restricted_to",
-    "predictor", "horizon", "lag_demand", "lag_prefetch", "max_loads", "overflow", "reset", "prefill", "batch_gate",
+    "scope", "miss", "split_share", "host", "merge", "cold", "activations", "when_late", "spec_chunk", "max_queued",
+    "restricted_to", "predictor", "horizon", "lag_demand", "lag_prefetch", "max_loads", "overflow", "reset", "prefill", "batch_gate",
     "cpu_threads", "spin_us", "alias_layers", "staging", "seed", "weights", "headroom_bytes", "file",
 )  # fmt: skip
 

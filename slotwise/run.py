@@ -75,6 +75,7 @@ def run(
     alias_layers: int | None = None,
     cpu_threads: int | None = None,
     spin_us: float = SPIN_US,
+    activations: str = "float32",
     cold: str = "native",
     dense_us: float = 0.0,
     repeats: int = 1,
@@ -96,7 +97,7 @@ def run(
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
     through a small page-locked ring); its speed is measured. force: go on where it seems to be more than there is.
     spec_chunk, max_queued, late, split_share, headroom, staging, link_pad: as `Executor` takes them; bytes may be
-    written as "64MiB". merge: on `cpu` or `gpu`. cpu_threads, spin_us: as `ColdChain` takes them.
+    written as "64MiB". merge: on `cpu` or `gpu`. cpu_threads, spin_us, activations: as `ColdChain` takes them.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
     Perfetto, of that run (the first side). out: a new Parquet file for what is returned, one row per side.
@@ -121,6 +122,7 @@ def run(
     source, size = asked.source(opened), asked.size(opened)
     check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
+    max_tokens = max((int(np.diff(each.starts).max()) for each in source.blocks(n_steps=n_steps)), default=1)
     sides, seed = SIDES[overlap], asked.seed % 2**63
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
@@ -132,7 +134,7 @@ def run(
     outcomes: dict[bool, list[Outcome]] = {side: [] for side in sides}
     incomplete = None
     with (
-        ColdChain(cpu_threads, spin_us=spin_us, kind=cold) as chain,
+        ColdChain(cpu_threads, spin_us=spin_us, activations=activations, kind=cold) as chain,
         closing(make_backend(backend, **given)) as kept,
     ):
         store = HostStore(layouts, opened.n_experts, kept, alias_layers=alias_layers, force=force)
@@ -146,7 +148,7 @@ def run(
                     pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
                     overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
                     staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
-                    plan_hash=plan_hash or check, timing=timing,
+                    max_tokens=max_tokens, plan_hash=plan_hash or check, timing=timing,
                 ) as executor:  # fmt: skip
                     watch = Watch(executor, n_steps, seed, closely=timing) if check else None
                     said = f"run {turn + 1} of {len(turns)}, overlap {'on' if side else 'off'}{', timed' * timing}"
@@ -186,7 +188,8 @@ def run(
         **as_recorded(layouts), "cold": cold, "host": host, "merge": merge, "when_late": late,
         "split_share": split_share if miss == "split" else None, "spec_chunk": spec_chunk, "max_queued": max_queued,
         "staging": staging, "headroom_bytes": parse_bytes(headroom), "alias_layers": alias_layers,
-        "cpu_threads": chain.threads, "spin_us": float(spin_us), "sms": sms, "link_pad": link_pad,
+        "cpu_threads": chain.threads, "spin_us": float(spin_us), "activations": activations,
+        "sms": sms, "link_pad": link_pad,
         "restricted_to": _less(sms, link_pad), "dense_us": float(dense_us), "checked": check, "incomplete": incomplete,
     }  # fmt: skip
     options = asked.recorded(size) | {"miss": miss}

@@ -297,4 +297,5 @@ def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
 
 
 def test_an_unknown_format_is_refused_with_those_that_there_are():
-    assert "no trace format named 'nzp'; known: slotwise, bmoe, esft, npz" in slotwise("formats", "nzp", code=2).stderr
+    told = slotwise("formats", "nzp", code=2).stderr
+    assert "no trace format named 'nzp'; known: slotwise, bmoe, esft, npz. Did you mean 'npz'?" in told

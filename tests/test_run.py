@@ -111,3 +111,19 @@ def test_a_timeline_is_a_trace_that_perfetto_reads(tmp_path):
 
 def test_an_option_of_another_backend_is_refused():
     assert "backend numpy has no sms" in cli(*WORDS, "--sms", "8", code=2).stderr
+
+
+def test_a_prompt_of_any_length_is_one_step(tmp_path):
+    trace = slotwise.Trace.synthesise(n_tokens=2100, n_layers=1, n_experts=4, top_k=1)
+    whole = slotwise.Trace.from_arrays(trace.layer(0)[:, None], n_experts=4, step=[0] * 2100, phase=[0] * 2100)
+    (run,) = slotwise.run(whole, "lru", 2, shape="tiny", headroom=0, check=True)["runs"]
+    assert (run["timing"]["tokens"], run["checked"]) == (2100, True)
+
+
+def test_rounded_activations_are_recorded_and_held_to_their_own_bound():
+    options = {"shape": "tiny", "dtype": "Q8_0", "headroom": 0, "steps": 20, "check": True}
+    exact, rounded = (
+        slotwise.run("sample", "lru", 8, activations=each, **options)["runs"][0] for each in ("float32", "int8")
+    )
+    assert (exact["activations"], rounded["activations"]) == ("float32", "int8")
+    assert exact["largest_error"] < 1e-5 < rounded["largest_error"] < 0.03

@@ -19,4 +19,7 @@ def warn_caller(text: str, category: type[Warning]) -> None:
     level, frame = 1, sys._getframe()  # Python 3.12 has skip_file_prefixes for this
     while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "slotwise":
         level, frame = level + 1, frame.f_back
+    if frame and frame.f_globals.get("__name__") in ("concurrent.futures.thread", "threading"):  # a thread of ours
+        warnings.warn_explicit(text, category, "slotwise", 0)
+        return
     warnings.warn(text, category, stacklevel=level)

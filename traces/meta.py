@@ -12,6 +12,7 @@ from .errors import BadTrace
 
 FORMAT, VERSION = "slotwise.trace", 1
 MAX_LAYERS = 100_000
+MAX_ROW_BYTES = 2**36  # a row of 64 GiB: sums over a hundred million loads still fit into 64 bits
 MAX_EXPERTS = 65_535  # 65535 itself marks "absent" in uint16
 
 
@@ -77,7 +78,7 @@ def checked(meta: Meta, where: str) -> Meta:
         )
     rows = meta.row_bytes
     if rows is not None:
-        rows = _wholes(where, "row_bytes", rows, 1)
+        rows = _wholes(where, "row_bytes", rows, 1, MAX_ROW_BYTES)
         if len(rows) != meta.n_layers:
             raise BadTrace(
                 f"{where}: row_bytes lists {len(rows)} sizes for n_layers={meta.n_layers}; it needs one per MoE layer"
@@ -127,8 +128,8 @@ def _sequence(where: str, name: str, value: Any) -> tuple:
     return tuple(value)
 
 
-def _wholes(where: str, name: str, value: Any, low: int) -> tuple[int, ...]:
-    return tuple(check_whole(where, name, v, low, 2**62) for v in _sequence(where, name, value))
+def _wholes(where: str, name: str, value: Any, low: int, high: int = 2**62) -> tuple[int, ...]:
+    return tuple(check_whole(where, name, v, low, high) for v in _sequence(where, name, value))
 
 
 def check_whole(where: str, name: str, value: Any, low: int, high: int) -> int:

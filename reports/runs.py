@@ -47,8 +47,8 @@ SHARED = (
 )  # fmt: skip
 NAMED = (  # options in the order in which they set the names of configurations apart
     "scope", "miss", "split_share", "host", "merge", "cold", "activations", "when_late", "spec_chunk", "max_queued",
-    "restricted_to", "predictor", "horizon", "lag_demand", "lag_prefetch", "max_loads", "overflow", "reset", "prefill", "batch_gate",
-    "cpu_threads", "spin_us", "alias_layers", "staging", "seed", "weights", "headroom_bytes", "file",
+    "restricted_to", "predictor", "horizon", "lag_demand", "lag_prefetch", "max_loads", "overflow", "reset", "prefill",
+    "batch_gate", "cpu_threads", "spin_us", "alias_layers", "staging", "seed", "weights", "headroom_bytes", "file",
 )  # fmt: skip
 
 

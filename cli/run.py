@@ -40,7 +40,9 @@ from .progress import working
     help="Misses are computed on the CPU; their rows are fetched; or a share of them is.",
 )
 @click.option(
-    "--split-share", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Share that is fetched."
+    "--split-share",
+    type=click.FloatRange(0, 1),
+    help="Share that split fetches. [default: the link's of link and CPU]",
 )
 @click.option(
     "--late",

@@ -26,8 +26,8 @@ Places = list[tuple[int, int]]  # (expert, slot)
 class Dispatcher:
     """Starts the hot and the cold work of one tick after the other. It changes no plan.
 
-    overlap, miss, split_share, late: as `Executor` takes them. `diverted` counts rows of
-    the device that the CPU computed; `bytes_hot` and `bytes_cold` are what the chains read.
+    overlap, miss, split_share, late: as `Executor` takes them; steps of more than `batch_gate` tokens overlap nothing.
+    `diverted` counts rows of the device that the CPU computed; `bytes_hot` and `bytes_cold` are what the chains read.
     """
 
     def __init__(
@@ -40,12 +40,14 @@ class Dispatcher:
         *,
         wide: bool,
         overlap: bool,
+        batch_gate: int,
         miss: str,
         split_share: float,
         late: str,
     ):
         self._store, self._slots, self._backend, self._chain, self._transfers = store, slots, backend, chain, transfers
         self._wide, self._overlap, self._late, self._said = wide, overlap, late, False
+        self._batch_gate = batch_gate
         self.miss, self._share = miss, {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
@@ -67,11 +69,12 @@ class Dispatcher:
         if len(hits.experts) and self._transfers.busy():
             hits, late, after = self._landed(layer, hits)
             cold = Chosen(*map(np.concatenate, zip(late, cold, strict=True)))
-        if self._overlap and len(cold.experts):
+        overlap = self._overlap and len(ids) <= self._batch_gate
+        if overlap and len(cold.experts):
             self._cold(layer, tick, ids, chains, cold)
         if len(hits.experts):
             self._hot(layer, tick, ids, chains, hits, after)
-        if not self._overlap:
+        if not overlap:
             self._backend.settle(tick)
             if len(cold.experts):
                 self._chain.wait(self._cold(layer, tick, ids, chains, cold))

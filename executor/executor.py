@@ -38,7 +38,7 @@ class Executor:
     pool: decides, by the very functions that a replay calls. store: the rows in host memory. chain: the opened cold
     chain. top_k: experts per token. horizon: how many layers ahead `forward`'s predictions are.
     overlap: cold and hot chain at the same time, or one after the other; neither the plan nor a byte of the output
-    depends on it.
+    depends on it. Steps of more tokens than the pool's batch gate are always computed one chain after the other.
     miss: `cpu` computes misses on the CPU; `fetch` copies their rows and computes them on the device; `split` does the
     latter with the first `split_share` of them. late: a planned hit whose copy has not landed `wait`s for it, or is
     computed `cold` and counted `diverted`.
@@ -92,7 +92,7 @@ class Executor:
             self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
             self.dispatcher = Dispatcher(
                 store, self.slots, backend, chain, self.transfers, wide=pool.scope == "global", overlap=overlap,
-                miss=miss, split_share=split_share, late=late,
+                batch_gate=pool.batch_gate, miss=miss, split_share=split_share, late=late,
             )  # fmt: skip
             self._journal = Journal(pool)
             self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None

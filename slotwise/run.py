@@ -59,7 +59,7 @@ def run(
     dtype: str | None = None,
     overlap: str = "on",
     miss: str = "cpu",
-    split_share: float = 0.5,
+    split_share: float | None = None,
     late: str = "wait",
     spec_chunk: int | None = None,
     max_queued: int | str | None = None,
@@ -97,7 +97,8 @@ def run(
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
     through a small page-locked ring); its speed is measured. force: go on where it seems to be more than there is.
     spec_chunk, max_queued, late, split_share, headroom, staging, link_pad: as `Executor` takes them; bytes may be
-    written as "64MiB". merge: on `cpu` or `gpu`. cpu_threads, spin_us, activations: as `ColdChain` takes them.
+    written as "64MiB"; by default split_share is what the link is of link and CPU together, as measured. merge: on
+    `cpu` or `gpu`. cpu_threads, spin_us, activations: as `ColdChain` takes them.
     overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
     one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
     Perfetto, of that run (the first side). out: a new Parquet file for what is returned, one row per side.
@@ -141,6 +142,7 @@ def run(
         store = checkpoint.fill(store) if checkpoint else store.fill(seed, chain)
         with closing(make_backend(backend, **given)) as probe:
             best = ceilings.measure(probe, chain, store)
+        split_share = _share(best) if split_share is None else split_share
         for turn, (side, timing) in enumerate(turns):
             try:
                 pool = asked.pool(opened, size, full=True, future=False)
@@ -217,6 +219,12 @@ def _check_outputs(timeline: str | Path | None, out: str | Path | None) -> None:
         raise BadExecutor(f"{path}: the result and the timeline cannot be one file; name two")
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, "no file may be written there", str(path.parent))
+
+
+def _share(measured: dict[str, Any]) -> float:
+    """What `miss=split` fetches of the misses: the link's part of what link and CPU do together, at their best."""
+    link, cpu = measured["copy_rows_per_s"], measured["host_read_per_s"]
+    return round(link / (link + cpu), 3) if link and cpu else 0.5
 
 
 def _less(sms: int | None, link_pad: int) -> str | None:

@@ -69,6 +69,16 @@ def test_speculation_of_a_tick_is_one_batch_behind_the_demands_and_the_host_wait
     assert names.count("host") == 1  # the only wait of a layer: ids and predictions reach the host together
 
 
+@pytest.mark.parametrize(("tokens", "waits"), [(8, False), (9, True)])
+def test_steps_over_the_batch_gate_compute_one_chain_after_the_other(made, tokens, waits):
+    executor, calls = made()
+    x, ids = np.ones((tokens, executor.store.layouts[0].hidden), np.float32), np.array([[0, 1]] * tokens, np.uint8)
+    for _ in range(2):  # the second step hits
+        executor.forward(0, x, ids, np.ones((tokens, 2), np.float32))
+    names = [name for name, _ in calls]
+    assert ("settle" in names[names.index("hot") :]) == waits
+
+
 def test_one_call_a_row_only_if_it_is_asked_for(made):
     executor, calls = made(spec_chunk=1)
     forward(executor, 0, [0, 1], [2, 3, 4, 5])

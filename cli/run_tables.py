@@ -24,6 +24,7 @@ def print_run(run: dict, n_sides: int) -> None:
         f"{run['policy']} on {run['trace']}, backend {run['backend']}, overlap {run['overlap']}: {_speed(timing)}, "
         f"{timing['tokens']:,} tokens in {timing['steps']:,} steps"
         + ("; plans equal the replay's, slots hold their rows" if run["checked"] else "")
+        + ("; nothing was moved or computed, so this is the host's part alone" if run["backend"] == "null" else "")
     )
     wrapped(f"  {_where(run)}")
     for rows in run["rows_by_layer"] or ():

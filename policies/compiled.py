@@ -39,7 +39,10 @@ from slotwise.policies.views import live_counters, open_pool
 from slotwise.policies.pointers import address_of, as_int64, as_uint8, data_of, whole_priority
 
 # A division by zero raises. The functions around it do not look for one, and others inherit that unless they say so.
-hook = njit(error_model="python", forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# So does an index out of bounds in a user's policy: unchecked, it would rank by whatever lies there.
+hook = njit(
+    error_model="python", boundscheck={own}, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 {hooks} = map(hook, hooks({name!r}))
 
 '''
@@ -69,7 +72,7 @@ def kernel(policy: type[Policy], **features: bool) -> ModuleType:
     SLOTWISE_KERNELS=full makes one kernel with everything for each policy that comes with slotwise. It decides the same
     and runs slower, but many short runs with ever other options compile less.
     """
-    if os.environ.get("SLOTWISE_KERNELS") == "full" and policy.__module__.startswith(f"{__package__}."):
+    if os.environ.get("SLOTWISE_KERNELS") == "full" and _shipped(policy):
         features |= {"full": True, "look": True}
     with _lock:
         return make_kernel(policy, **features)
@@ -108,8 +111,13 @@ def make_kernel(
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     name = f"slotwise_{policy.__name__.lower()}_{digest}"
     _policies[name] = policy
-    text = _HEAD.format(name=name, hooks=", ".join(HOOKS))
+    text = _HEAD.format(name=name, hooks=", ".join(HOOKS), own=not _shipped(policy))
     return _load(name, text + body)
+
+
+def _shipped(policy: type[Policy]) -> bool:
+    """Whether it comes with slotwise, not from a user's file."""
+    return policy.__module__.startswith(f"{__package__}.")
 
 
 def _numba_version() -> str:

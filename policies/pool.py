@@ -98,7 +98,7 @@ class Pool:
         if in_bytes and row_bytes is None:
             raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes: the bytes of one row, for each layer")
         exceed = overflow == "exceed"
-        lag = lag_demand or lag_prefetch
+        lag = lag_demand or (lag_prefetch if width != 0 else 0)  # without look-ahead no load is a prefetch
         check_together(
             spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag=lag, max_loads=max_loads,
             in_bytes=in_bytes, slots=self.slots,

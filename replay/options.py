@@ -170,7 +170,7 @@ class Options:
             overflow=self.overflow,
             prefill=self.prefill,
             width=self.width,
-            lag=self.lag_demand or self.lag_prefetch,
+            lag=self.lag_demand or (self.lag_prefetch if self.width else 0),
             max_loads=self.max_loads,
             in_bytes=size.pool_bytes is not None,
             slots=size.slots,

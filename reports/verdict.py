@@ -11,6 +11,8 @@ from .rows import Row
 from .sections import Look, Section, Size
 
 NEARLY, FAR_FEWER = 0.02, 0.5  # of hit rate below the winner's, of the winner's loads: what `cheaper` means
+LEVEL = 0.001  # of hit rate: closer than that nobody is better
+LITTLE = 0.05  # of the misses: less is no gain
 MOSTLY = 2 / 3  # of the misses: from there on a failure has one cause
 
 
@@ -92,7 +94,7 @@ def headline(section: Section) -> list[str]:
     if plain:
         out += [_winner(section, plain), _decode(plain.winner), _cheaper(plain)]
         if plain.bound:
-            out.append(_cause(plain.reference or plain.winner, plain.bound, plain.winner))
+            out.append(_cause(plain))
     if ahead and ahead.look.width and ahead.look != section.plain:
         out += [_ahead(section, ahead), _cheaper(ahead)]
     elif plain and not plain.look.width and (wide := [verdict for look, verdict in found.items() if look.width]):
@@ -135,7 +137,12 @@ def bound_word(bound: Row) -> str:
 
 def _against(verdict: Verdict, other: Row, name: str) -> str:
     lead = verdict.lead(other)
-    above = f"{metrics.points(abs(lead)).lstrip('+')} points {'above' if lead >= 0 else 'below'} {name}"
+    points = f"{metrics.points(abs(lead)).lstrip('+')} points"
+    above = (
+        f"level with {name}, {points} apart"
+        if abs(lead) < LEVEL
+        else f"{points} {'above' if lead >= 0 else 'below'} {name}"
+    )
     loads = metrics.number(whole(metrics.loads_per_token)(other))
     return f"{above} ({metrics.fewer_or_more(verdict.fewer(other))}), which loads {_rows(loads)} per token"
 
@@ -170,13 +177,20 @@ def _cheaper(verdict: Verdict) -> str:
     return f"Nearly the same for far fewer loads: {row['policy']} hits {rate}, {below} points less, for {moves(row)}."
 
 
-def _cause(row: Row, bound: Row, winner: Row) -> str:
-    """Whether a low hit rate is the policy's failure or the working set's, or both; a phase alone has no bound."""
+def _cause(verdict: Verdict) -> str:
+    """Whether a low hit rate is the policy's failure or the working set's, or both; a phase alone has no bound.
+
+    The bound knows the future: where no policy gains on the reference, the distance to it is nobody's failure.
+    """
+    row, bound, winner = verdict.reference or verdict.winner, verdict.bound, verdict.winner
+    assert bound is not None
     share = metrics.unavoidable_share(row, bound)
     if metrics.unknown(share) or share > 1 or row["phase"] != "all":
         return ""
     if share >= MOSTLY:
         kind = "So it is mostly a working-set failure: more is asked for than the slots hold."
+    elif len(verdict.ranking) > 1 and metrics.fewer_misses(winner, row) < LITTLE:
+        kind = "No policy here gets near it: only the bound knows the future, so take it for a working-set failure."
     elif share <= 1 - MOSTLY:
         kind = "So it is mostly a policy failure: the slots would do."
     else:
@@ -213,4 +227,7 @@ def _ahead(section: Section, verdict: Verdict) -> str:
     loads = told(metrics.loads_per_token, metrics.number, "rows loaded per token")
     if row["bytes_moved"] is not None:
         loads += f" and {told(metrics.bytes_per_token, metrics.size, 'moved')}"
-    return f"With look-ahead, {row['policy']} hits most at {section.look_name(verdict.look)}: {rate}, for {loads}."
+    soon = "" if row["lag_prefetch"] else " That holds where a copy lands before the next layer needs it (lag 0)."
+    return (
+        f"With look-ahead, {row['policy']} hits most at {section.look_name(verdict.look)}: {rate}, for {loads}.{soon}"
+    )

@@ -91,6 +91,12 @@ def test_no_policy_beats_it(run, data, tmp_path_factory):
         assert rival.by_layer["hits"][layer] <= bound.by_layer["hits"][layer]
 
 
+def test_a_lag_of_look_ahead_is_nothing_where_there_is_none():
+    trace = slotwise.synthesise(n_tokens=50, n_layers=2, n_experts=8, top_k=2)
+    plain, lagging = (slotwise.replay(trace, "opt", 3, lag_prefetch=lag).counters for lag in (0, 5))
+    assert plain == lagging
+
+
 @pytest.mark.parametrize("kept", [{"lag_demand": 2}, {"max_loads": 1}, {"contract": "event"}])
 def test_lag_and_throttle_only_lower_what_it_bounds(kept):
     rng = random.Random(5)

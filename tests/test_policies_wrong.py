@@ -21,6 +21,8 @@ WRONG = {  # what the priority says -> what is said about it; its first line is 
     "return [1][key]": r"failed while it ranked an expert: IndexError",
     "return p.touch[key] // (key - key)": r"ranked an expert: ZeroDivisionError: integer division by zero",
     "return p.touch[key] % (key - key)": r"ZeroDivisionError",
+    "return p.touch[key + 100000]": r"ranked an expert: IndexError: index is out of bounds",
+    "return p.touch[key - 10**9]": r"ranked an expert: IndexError: index is out of bounds",
 }
 
 

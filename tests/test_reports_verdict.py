@@ -74,6 +74,21 @@ def test_the_diagnosis_has_a_middle(tmp_path, bound, words):
     assert f"So it is {words}" in headline(section)[-1]
 
 
+def test_what_no_policy_gains_is_not_blamed_on_one(tmp_path):
+    """lru misses 800, the best policy 790: a gain of 1 %, whatever the bound would avoid."""
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 4) for policy in ("lru", "lfru", "opt")])])
+    (section,) = sections([with_hits(row, hits) for row, hits in zip(rows, (800, 810, 1334), strict=True)])
+    assert "No policy here gets near it: only the bound knows the future" in headline(section)[-1]
+
+
+def test_policies_closer_than_a_tenth_of_a_point_are_level(tmp_path):
+    """1,600 demands: one hit is 0.06 points, two are 0.13."""
+    rows = read_rows([write_rows(tmp_path / "r.parquet", [make_row(policy, 4) for policy in ("lru", "lfru")])])
+    for hits, words in ((801, "That is level with lru, 0.06 points apart"), (802, "That is 0.12 points above lru")):
+        (section,) = sections([with_hits(row, n) for row, n in zip(rows, (800, hits), strict=True)])
+        assert words in headline(section)[0]
+
+
 def test_a_look_ahead_that_does_not_pay_is_said_with_its_price(tmp_path):
     """1,600 demands: 48 hits fewer are 3 points."""
     grid = [make_row("lru", 4), make_row("lru", 4, width=2), make_row("lru", 4, width=3)]

@@ -72,7 +72,9 @@ def measure(trace: Trace, peer_layers: int, runs: int):
                     "wall, M ids/s": per_second(ids * trace.n_layers, one.wall),
                     "2 cores, wall, M ids/s": per_second(ids * trace.n_layers, two.wall),
                     "2 cores / 1": round(one.wall / two.wall, 2),
-                    "beyond one step": round((one.wall - short.wall) / (two.wall - short.wall), 2),
+                    "beyond one step": round((one.wall - short.wall) / (two.wall - short.wall), 2)
+                    if short.wall < min(one.wall, two.wall)
+                    else None,  # the whole is hardly longer than a step
                     "call, ms": round(one.cpu * 1e3, 2), "call of one step, ms": round(short.cpu * 1e3, 2),
                 }  # fmt: skip
 

@@ -46,6 +46,7 @@ class Backend(Protocol):
 
     name: str
     device_name: str  # what computes, in words
+    owned: bool  # by an executor, which closes it: one backend cannot serve two
     timing: bool  # whether spans of hot work and copies are kept; the executor sets it before it prepares
     poison: bool  # whether outputs are NaN before each tick, so that what nobody computes shows
     reader_waits: int  # copies that had to wait for the last reader of their slot, since it was not done

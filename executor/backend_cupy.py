@@ -53,7 +53,7 @@ class CupyBackend(Timed):
     or `cpu`, for which the hot chain writes to host memory. `timing` adds three events to hot work, two to a batch.
     """
 
-    name = "cupy"
+    name, owned = "cupy", False
 
     def __init__(
         self, *, device: int = 0, sms: int | None = None, copies: str | None = None, host: str = "pinned",

@@ -18,7 +18,7 @@ from .tensors import on_host
 class NullBackend:
     """Computes nothing, moves nothing and records every call: `calls` holds (name, what it was about)."""
 
-    name, device_name = "null", "none, nothing is moved or computed there"
+    name, device_name, owned = "null", "none, nothing is moved or computed there", False
     timing = False
     poison = False
     reader_waits = 0

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from .store import HostStore
 
 
+MOST_PADS = 1000
+
+
 def check_choice(name: str, value: str, among: Sequence[str]) -> str:
     """The value itself. Raises BadExecutor for one that there is not."""
     if value not in among:
@@ -36,6 +39,10 @@ def check(
     spec_chunk: int | None,
     max_queued: int | None,
     link_pad: int,
+    top_k: int,
+    horizon: int,
+    max_tokens: int,
+    staging: int | None,
 ) -> None:
     """Raises BadExecutor."""
     if (pool.n_layers, pool.n_experts) != (store.n_layers, store.n_experts):
@@ -62,8 +69,16 @@ def check(
         raise BadExecutor(f"spec_chunk={spec_chunk}: rows in a batch, at least 1")
     if max_queued is not None and max_queued < 1:
         raise BadExecutor(f"max_queued={max_queued}: bytes, at least 1")
-    if link_pad < 0:
-        raise BadExecutor(f"link_pad={link_pad}: copies beside each, at least 0")
+    if not 0 <= link_pad <= MOST_PADS:
+        raise BadExecutor(f"link_pad={link_pad}: copies beside each, from 0 to {MOST_PADS}")
+    if type(top_k) is not int or not 1 <= top_k <= pool.n_experts:
+        raise BadExecutor(f"top_k={top_k!r}: a whole number from 1 to the {pool.n_experts} experts")
+    wholes = {"horizon": horizon, "max_tokens": max_tokens, "staging": 1 if staging is None else staging}
+    for name, value in wholes.items():
+        if type(value) is not int or value < 1:
+            raise BadExecutor(f"{name}={value!r}: a whole number, at least 1")
+    if pool.used and any(pool.slots_of(layer) for layer in range(pool.n_layers)):
+        raise BadExecutor("the pool has rows already, which are not on this device: reset it, or make a new one")
     bare = [layer for layer, slots in enumerate(pool.slots) if not slots]
     if pool.width and bare and len(bare) < len(pool.slots):
         warn(f"layers {bare} have no slots: look-ahead skips them", ExecutorWarning, stacklevel=3)

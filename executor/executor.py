@@ -16,7 +16,7 @@ from .backend import Backend
 from .checks import check
 from .cold import ColdChain
 from .dispatch import Dispatcher
-from .errors import BrokenOff, CopyDoubtful, CopyRefused
+from .errors import BadExecutor, BrokenOff, CopyDoubtful, CopyRefused
 from .journal import Journal
 from .limits import one_thread
 from .merge import ABSENT
@@ -73,11 +73,15 @@ class Executor:
         plan_hash: bool = False,
         timing: bool = False,
     ):
+        if backend.owned:
+            raise BadExecutor(f"this {backend.name} backend served another executor: make a new one")
+        backend.owned = True
         with ExitStack() as opening:
             opening.callback(backend.close)  # whatever fails below leaves no thread and no memory
             check(
                 pool, store, miss=miss, late=late, split_share=split_share, spec_chunk=spec_chunk,
-                max_queued=max_queued, link_pad=link_pad,
+                max_queued=max_queued, link_pad=link_pad, top_k=top_k, horizon=horizon, max_tokens=max_tokens,
+                staging=staging,
             )  # fmt: skip
             self.pool, self.store, self.backend, self.chain = pool, store, backend, chain
             self.top_k, self.horizon, self.spec_chunk, self.max_tokens = top_k, horizon, spec_chunk, max_tokens
@@ -97,6 +101,7 @@ class Executor:
             self._journal = Journal(pool)
             self.plan_hash = PlanHash(pool.n_pools, pool.n_experts) if plan_hash else None
             self._step, self._last_layer, self._said = -1, pool.n_layers, False
+            self._torn = False  # between a plan and the start of all that it asks for
             self.failures: list[dict[str, Any]] = []  # as `replay --failures` takes them
             self.ticks: list[TickTimes] | None = [] if timing else None
             pool.open()
@@ -114,6 +119,8 @@ class Executor:
         `torch.from_dlpack(y)` makes a tensor of it, without a copy either.
         A call whose layer is not above the last one begins the next step. None has after BadExecutor, BadPolicy.
         """
+        if self._torn:
+            raise BadExecutor("an earlier tick failed half-way: slots may not hold their rows; open another executor")
         x, ids, weights, predicted = take_in(self, x, ids, weights, predicted)
         self.transfers.pump()
         tick = self.backend.begin(layer, x, self.top_k)
@@ -122,7 +129,8 @@ class Executor:
         ids, *offers = (np.ascontiguousarray(np.atleast_2d(each)) for each in self.backend.host(*asked))
         began = monotonic()
         self.dispatcher.leave()
-        work = self._sort(self._journal.step(layer, ids), layer)
+        plan, self._torn = self._journal.step(layer, ids), True
+        work = self._sort(plan, layer)
         self._step += layer <= self._last_layer
         self._last_layer = layer
         planned = monotonic()
@@ -137,7 +145,7 @@ class Executor:
         self._note(layer)
         if offers:
             self._look_ahead(layer + self.horizon, offers[0])
-        started = monotonic()
+        started, self._torn = monotonic(), False
         jobs = self.dispatcher.wait()
         if self.ticks is None:
             return self.backend.merge(tick, chains, weights)

@@ -32,12 +32,14 @@ class Journal:
 
     def step(self, layer: int, ids: np.ndarray) -> Plan:
         """As `Pool.step`."""
-        if layer <= self._last_layer:
-            if len(self._calls) >= self._most and not self._resets:
-                self._save()
-            self._begun = len(self._calls)
+        begins = layer <= self._last_layer
+        if begins and len(self._calls) >= self._most and not self._resets:
+            self._save()
+        plan = self._new(False, layer, ids)  # one that the pool refuses was none
+        if begins:
+            self._begun = len(self._calls) - 1
         self._last_layer = layer
-        return self._new(False, layer, ids)
+        return plan
 
     def prefetch(self, layer: int, predicted: np.ndarray) -> Plan:
         """As `Pool.prefetch`."""
@@ -83,9 +85,9 @@ class Journal:
     def _new(self, ahead: bool, layer: int, ids: np.ndarray) -> Plan:
         if self._saved is None or len(self._calls) >= 4 * self._most:  # a step of more calls cannot be taken back
             self._save()
-        call = _Call(ahead, self._resets, layer, ids.copy(), None, ())
+        plan = self._make(_Call(ahead, self._resets, layer, ids.copy(), None, ()))
         self._resets = False
-        return self._make(call)
+        return plan
 
     def _repeat(self, call: _Call) -> Plan:
         if call.resets:

@@ -36,7 +36,7 @@ class Slots:
         counts = pool.physical_slots
         n_bytes = sum(stride * count for stride, count in zip(self.strides, counts, strict=True))
         beside = (scratch + staging + pad) * widest
-        self._check(backend, n_bytes, beside, headroom_bytes, counts)
+        self._check(pool, backend, n_bytes, beside, headroom_bytes, counts)
         self.bases = [
             backend.device_memory(count * stride) if count else 0
             for stride, count in zip(self.strides, counts, strict=True)
@@ -56,13 +56,18 @@ class Slots:
         base = backend.device_memory(count * stride)
         return [base + i * stride for i in range(count)]
 
-    def _check(self, backend: Backend, n_bytes: int, beside: int, headroom: int, counts: list[int]) -> None:
+    def _check(self, pool: Pool, backend: Backend, n_bytes: int, beside: int, headroom: int, counts: list[int]) -> None:
         free = backend.free_bytes()
         if free is None or n_bytes + beside + headroom <= free:
             return
         room = max(0, free - beside - headroom)
         fits = min(max(counts), room // sum(self.strides))
         asked = f"{max(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        if pool.physical_slots != pool.slots:
+            raise BadExecutor(
+                f"overflow=exceed lets a pool hold all of its rows, {asked} of them or {n_bytes / MIB:.0f} MiB in all, "
+                f"but {room / MIB:.0f} MiB are free: use overflow=bypass"
+            )
         raise BadExecutor(
             f"{asked} slots take {n_bytes / MIB:.0f} MiB and rows beside them {beside / MIB:.0f} MiB, with "
             f"{headroom / MIB:.0f} MiB of headroom, but {free / MIB:.0f} MiB are free: at most {fits} slots "

@@ -103,5 +103,7 @@ def take_ids(backend: Backend, predicted: Any) -> Any:
 def _check_ids(name: str, ids: Any) -> None:
     if ids.dtype.kind not in "iu":
         raise BadExecutor(f"{name} is {ids.dtype}: expert ids are whole numbers, such as int64, int32 or uint8")
+    if not ids.dtype.isnative:
+        raise BadExecutor(f"{name} is {ids.dtype.str}: pass this machine's byte order, by .astype({ids.dtype.name!r})")
     if ids.ndim not in (1, 2):
         raise BadExecutor(f"{name} has the shape {list(ids.shape)}: it is [n, P], or [P] for one token")

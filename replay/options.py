@@ -176,6 +176,12 @@ class Options:
             slots=size.slots,
         )
 
+    def check_requests(self, block) -> None:
+        """Raises BadOption where pools are to be reset between requests, and a step of the block mixes some."""
+        if self.reset == "request" and (block.request < 0).any():
+            step = block.first_step + int((block.request < 0).argmax())
+            raise BadOption(f"reset request: step {step} mixes requests; use reset persistent, or split the trace")
+
     def source(self, trace) -> Any:
         """What is replayed: the trace, or verify steps built from it."""
         if self.verify_tokens == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,8 @@ def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
     place(rows, schema(), path)
 
 
-def place(rows: list[dict[str, Any]], columns: Any, path: Path) -> None:
-    """Writes beside and renames, so that a reader never sees half a file."""
+def place(rows: list[dict[str, Any]], columns: Any, path: Path, *, new: bool = False) -> None:
+    """Writes beside and renames, so that a reader never sees half a file. `new`: FileExistsError if there is one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -98,10 +99,12 @@ def place(rows: list[dict[str, Any]], columns: Any, path: Path) -> None:
     try:
         pq.write_table(table, temporary.name, compression="zstd")
         Path(temporary.name).chmod(0o644)
-        Path(temporary.name).replace(path)
-    except BaseException:
-        Path(temporary.name).unlink()
-        raise
+        if new:
+            os.link(temporary.name, path)  # a rename would replace what came meanwhile
+        else:
+            Path(temporary.name).replace(path)
+    finally:
+        Path(temporary.name).unlink(missing_ok=True)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from slotwise.traces import Block, Trace, open_trace
 from slotwise.traces.errors import warn_caller
 
 from .crew import Crew
-from .errors import BadOption, ReplayWarning
+from .errors import ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
 from .options import Options, check_workers, warn_idle
@@ -163,9 +163,7 @@ class _Replayer:
         turns[(-block.first_step) % self.window :: self.window] = True
         resets = np.zeros(block.n_steps, np.uint8)
         if self.options.reset == "request":
-            if (block.request < 0).any():
-                step = block.first_step + int(np.argmax(block.request < 0))
-                raise BadOption(f"reset request: step {step} mixes requests; use reset persistent, or split the trace")
+            self.options.check_requests(block)
             resets[:] = changes[1]
         clocks = NO_CLOCKS
         if getattr(self.policy, "clock", "step") == "access":

@@ -79,5 +79,5 @@ def row_of(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_runs(runs: list[dict[str, Any]], path: Path) -> None:
-    """One row per run, in a file that appears whole."""
-    place([row_of(run) for run in runs], schema(), path)
+    """One row per run, in a new file that appears whole. Raises FileExistsError."""
+    place([row_of(run) for run in runs], schema(), path, new=True)

@@ -32,7 +32,7 @@ from slotwise.executor.timeline import write_timeline
 from slotwise.executor.watch import Watch
 from slotwise.executor.weights import Weights, open_weights
 from slotwise.policies import Pool
-from slotwise.replay.options import Options
+from slotwise.replay.options import Options, warn_idle
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.run_rows import write_runs
 from slotwise.replay.sizes import parse_bytes
@@ -43,6 +43,7 @@ from slotwise.traces.files import check_target
 from .run_result import Outcome, hold_together, outcome, row
 from .telemetry import Telemetry
 
+MOST_DENSE_US = 1e6
 SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
@@ -119,11 +120,18 @@ def run(
         raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
     captured, opened = opened, opened.with_row_bytes([layout.row_bytes for layout in layouts])
     asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
-    _check_outputs(timeline, out)
+    _check_outputs(timeline, out, trace, weights)
+    if not 0 <= dense_us <= MOST_DENSE_US:
+        raise BadExecutor(f"dense_us={dense_us}: microseconds from 0 to {MOST_DENSE_US}")
+    headroom = parse_bytes(headroom)
+    warn_idle(options.get("predictor"), [asked.width])
     source, size = asked.source(opened), asked.size(opened)
     check_size(size.pool_bytes, layouts)
     n_steps = asked.steps_of(source)
-    max_tokens = max((int(np.diff(each.starts).max()) for each in source.blocks(n_steps=n_steps)), default=1)
+    max_tokens = 1
+    for block in source.blocks(n_steps=n_steps):
+        asked.check_requests(block)
+        max_tokens = max(max_tokens, int(np.diff(block.starts).max()))
     sides, seed = SIDES[overlap], asked.seed % 2**63
     turns = [(side, False) for _ in range(repeats) for side in sides] + [(side, True) for side in sides]
     total = n_steps * len(turns)
@@ -148,7 +156,7 @@ def run(
                 pool = asked.pool(opened, size, full=True, future=False)
                 with Executor(
                     pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
-                    overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=parse_bytes(headroom),
+                    overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=headroom,
                     staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
                     max_tokens=max_tokens, plan_hash=plan_hash or check, timing=timing,
                 ) as executor:  # fmt: skip
@@ -189,7 +197,7 @@ def run(
         "backend": backend, "device": device_name, "weights": Path(weights).name if weights else "random",
         **as_recorded(layouts), "cold": cold, "host": host, "merge": merge, "when_late": late,
         "split_share": split_share if miss == "split" else None, "spec_chunk": spec_chunk, "max_queued": max_queued,
-        "staging": staging, "headroom_bytes": parse_bytes(headroom), "alias_layers": alias_layers,
+        "staging": staging, "headroom_bytes": headroom, "alias_layers": alias_layers,
         "cpu_threads": chain.threads, "spin_us": float(spin_us), "activations": activations,
         "sms": sms, "link_pad": link_pad,
         "restricted_to": _less(sms, link_pad), "dense_us": float(dense_us), "checked": check, "incomplete": incomplete,
@@ -204,8 +212,16 @@ def run(
     return {"runs": runs}
 
 
-def _check_outputs(timeline: str | Path | None, out: str | Path | None) -> None:
+def _check_outputs(
+    timeline: str | Path | None, out: str | Path | None, trace: Trace | str | Path, weights: str | Path | None
+) -> None:
     """Now, not after the runs. A result that took minutes on a machine of its own is not replaced."""
+    for name, value in (("timeline", timeline), ("weights", weights)):
+        if value == "":
+            raise BadExecutor(f"{name}='': it is the name of a file")
+    read = {Path(each).resolve() for each in (trace, weights) if isinstance(each, str | Path)}
+    if timeline and Path(timeline).resolve() in read:
+        raise BadExecutor(f"{timeline}: the timeline would replace what the run reads; name another file")
     for path in map(Path, filter(None, (timeline, out))):
         check_target(path)
     if out is None:

@@ -160,3 +160,28 @@ def test_a_tensor_of_another_gpu_is_refused_and_host_arrays_are_not():
         on_gpu("x", Exporter(array, (CUDA, 1)), 0, cupy, 16)
     assert on_gpu("x", array, 0, cupy, 16) is array
     assert np.shares_memory(on_gpu("x", Exporter(array), 0, cupy, 16), array)
+
+
+def test_a_backend_serves_one_executor_and_rows_of_a_pool_are_on_one_device(executor, store):
+    rows, chain = store
+    executor.forward(0, **call())
+    again = {"top_k": K, "headroom_bytes": 0, "max_tokens": 16}
+    with pytest.raises(BadExecutor, match="served another executor"):
+        Executor(executor.pool, rows, executor.backend, chain, **again)
+    executor.forward(1, **call())  # the first one goes on
+    with pytest.raises(BadExecutor, match="the pool has rows already"):
+        Executor(executor.pool, rows, make_backend("numpy"), chain, **again)
+
+
+def test_ids_of_another_byte_order_are_refused_before_the_plan(executor):
+    with pytest.raises(BadExecutor, match="byte order"):
+        executor.forward(0, **call(ids=">i8"))
+    assert not executor.pool.used
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"top_k": "2"}, {"horizon": 0}, {"max_tokens": 0}, {"staging": -1}])
+def test_sizes_are_checked_at_opening(store, wrong):
+    rows, chain = store
+    pool = Pool("lru", n_layers=3, n_experts=MODEL.n_experts, slots=4, full=True)
+    with pytest.raises(BadExecutor, match=next(iter(wrong))):
+        Executor(pool, rows, make_backend("numpy"), chain, **({"top_k": K, "headroom_bytes": 0} | wrong))

@@ -2,10 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 from conftest import slotwise as cli
 
 import slotwise
+from slotwise.executor.errors import BadExecutor
+from slotwise.replay.errors import BadOption
 
 WORDS = ("run", "sample", "--shape", "tiny", "--headroom", "0", "--steps", "40", "--alias-layers", "2")
 ASKED = {"policy": "lfru+guard", "slots": 32, "width": 4, "steps": 40}
@@ -127,3 +130,42 @@ def test_rounded_activations_are_recorded_and_held_to_their_own_bound():
     )
     assert (exact["activations"], rounded["activations"]) == ("float32", "int8")
     assert exact["largest_error"] < 1e-5 < rounded["largest_error"] < 0.03
+
+
+def test_the_timeline_never_replaces_what_the_run_reads(tmp_path):
+    slotwise.synthesise(n_tokens=5, n_layers=1, n_experts=4, top_k=1).save(tmp_path / "t.parquet")
+    before = (tmp_path / "t.parquet").read_bytes()
+    with pytest.raises(BadExecutor, match="would replace what the run reads"):
+        slotwise.run(tmp_path / "t.parquet", shape="tiny", slots=2, timeline=tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").read_bytes() == before
+
+
+@pytest.mark.parametrize("dense_us", [float("nan"), float("inf"), -1.0])
+def test_time_for_attention_is_a_number_of_microseconds(dense_us):
+    with pytest.raises(BadExecutor, match="microseconds from 0"):
+        slotwise.run("sample", shape="tiny", slots=2, dense_us=dense_us)
+
+
+def test_a_step_that_mixes_requests_cannot_be_reset_by_request_here_either():
+    trace = slotwise.Trace.from_arrays([[[0]], [[1]]], n_experts=2, request=[0, 1], step=[0, 0])
+    with pytest.raises(BadOption, match="step 0 mixes requests"):
+        slotwise.run(trace, shape="tiny", slots=2, reset="request")
+
+
+def test_a_tick_of_any_number_of_waves_runs():
+    draw = np.random.default_rng(0)
+    ids = draw.random((400, 1, 300)).argsort(2)[:, :, :2]
+    trace = slotwise.Trace.from_arrays(ids, n_experts=300, step=[0] * 400, phase=[0] * 400)
+    (run,) = slotwise.run(trace, slots=2, shape="tiny", headroom=0, prefill="stream", miss="fetch", check=True)["runs"]
+    assert run["checked"]
+
+
+def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
+    path = tmp_path / "r.parquet"
+
+    def somebody_else(*_):
+        path.write_text("theirs")
+
+    with pytest.raises(FileExistsError):
+        slotwise.run("sample", slots=2, shape="tiny", headroom=0, steps=3, out=path, progress=somebody_else)
+    assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("theirs", 1)

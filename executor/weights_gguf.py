@@ -16,6 +16,7 @@ from .store import HostStore
 KIND = "a GGUF file"
 _NAMES = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
 _PARTS = {"gate": 0, "up": 1, "down": 2}
+_BIASES = ("F32", "F16", "BF16")  # a row has them in float32
 _CLAMPED = ("gpt-oss", "gptoss")  # architectures whose activation is not silu(gate) * up
 
 
@@ -39,7 +40,7 @@ class GgufWeights:
             reader = gguf.GGUFReader(path)
         except (ValueError, IndexError, KeyError, OverflowError) as error:
             raise BadExecutor(f"{path}: damaged or truncated GGUF ({error})") from None
-        self.path = path
+        self.path, self._dequantize = path, gguf.dequantize
         field = reader.fields.get("general.architecture")
         self.architecture = str(field.contents()) if field else ""
         self._parts: dict[int, dict[tuple[int, str], Any]] = {}
@@ -59,7 +60,20 @@ class GgufWeights:
         tensor = self._parts[layer].get((part, "weight"))
         if tensor is None:
             raise BadExecutor(f"{self.path}: layer {layer} has no ffn_{('gate', 'up', 'down')[part]}_exps.weight")
+        if len(tensor.shape) != 3:
+            raise BadExecutor(
+                f"{self.path}: {tensor.name} has the shape {_shape(tensor)}; needed are [in, out, experts]"
+            )
         return tensor
+
+    def _check_biases(self, layer: int, lengths: tuple[int, int, int]) -> None:
+        for part, length in enumerate(lengths):
+            tensor, needed = self._parts[layer][part, "bias"], [length, self.n_experts]
+            said = tensor.tensor_type.name
+            if said not in _BIASES:
+                raise BadExecutor(f"{self.path}: {tensor.name} is {said}; biases are read from {', '.join(_BIASES)}")
+            if _shape(tensor) != needed:
+                raise BadExecutor(f"{self.path}: {tensor.name} has the shape {_shape(tensor)}; needed is {needed}")
 
     def _layout(self, layer: int) -> RowLayout:
         tensors = [self._tensor(layer, part) for part in range(3)]
@@ -68,9 +82,9 @@ class GgufWeights:
             said = tensor.tensor_type.name
             if said not in names:
                 raise BadExecutor(f"{self.path}: {tensor.name} is {said}; computed as stored are {', '.join(DTYPES)}")
-        hidden, inner, count = (int(n) for n in tensors[0].shape)  # the fastest dimension first
-        shapes = [tuple(int(n) for n in tensor.shape) for tensor in tensors]
-        if shapes != [(hidden, inner, count)] * 2 + [(inner, hidden, count)] or count != self.n_experts:
+        shapes = [_shape(tensor) for tensor in tensors]
+        hidden, inner, count = shapes[0]
+        if shapes != [[hidden, inner, count]] * 2 + [[inner, hidden, count]] or count != self.n_experts:
             raise BadExecutor(
                 f"{self.path}: layer {layer}: gate, up and down are {shapes}, of {self.n_experts} experts"
             )
@@ -78,21 +92,30 @@ class GgufWeights:
         biases = [(part, "bias") in self._parts[layer] for part in range(3)]
         if any(biases) and not all(biases):
             raise BadExecutor(f"{self.path}: layer {layer}: only some of gate, up and down have biases")
+        if all(biases):
+            self._check_biases(layer, (inner, inner, hidden))
         activation = "swiglu_clamped" if self.architecture in _CLAMPED else "swiglu"
         return RowLayout(hidden, inner, (gate, up, down), activation, biases=all(biases))
 
     def fill(self, store: HostStore) -> HostStore:
-        """Copies every row into the store, whose layouts are `layouts`."""
+        """Copies every row into the store, whose layouts are `layouts`; biases as float32."""
         for index in range(len(store.memory)):
             layer, layout = self.model_layers[index], self.layouts[index]
-            pieces = [(start, self._tensor(layer, part)) for part, start in enumerate(layout.starts)]
+            pieces = [(start, self._tensor(layer, part).data) for part, start in enumerate(layout.starts)]
             if layout.biases:
-                pieces += [(start, self._parts[layer][part, "bias"]) for part, start in enumerate(layout.bias_starts)]
-            for start, tensor in pieces:
-                rows = np.ascontiguousarray(tensor.data).view(np.uint8).reshape(self.n_experts, -1)
+                for part, start in enumerate(layout.bias_starts):
+                    bias = self._parts[layer][part, "bias"]
+                    pieces.append((start, self._dequantize(bias.data, bias.tensor_type)))
+            for start, data in pieces:
+                rows = np.ascontiguousarray(data).view(np.uint8).reshape(self.n_experts, -1)
                 for expert in range(self.n_experts):
                     store.row(index, expert)[start : start + rows.shape[1]] = rows[expert]
         return store
+
+
+def _shape(tensor: Any) -> list[int]:
+    """As the file has it, the fastest dimension first."""
+    return [int(n) for n in tensor.shape]
 
 
 WEIGHTS = GgufWeights

@@ -1,5 +1,6 @@
 """Rows from GGUF files: the bytes of the tensors, by a writer that is not ours, and one line for what cannot be run."""
 
+import numpy as np
 import pytest
 from weights_cases import EXPERTS, write_gguf
 
@@ -12,7 +13,7 @@ from slotwise.executor.weights import open_weights
 pytest.importorskip("gguf", reason="the extra `test` brings the package gguf")
 
 
-@pytest.mark.parametrize("biases", [False, True])
+@pytest.mark.parametrize("biases", ["", "F32"])
 def test_a_row_is_gate_up_down_and_biases_as_they_are_stored(tmp_path, biases):
     path = tmp_path / "m.gguf"
     made = write_gguf(path, biases=biases, arch="gpt-oss" if biases else "qwen3moe")
@@ -27,6 +28,34 @@ def test_a_row_is_gate_up_down_and_biases_as_they_are_stored(tmp_path, biases):
             if biases:
                 parts += [made[layer, part, "bias"][e].tobytes() for part in ("gate", "up", "down")]
             assert store.row(layer, e).tobytes() == b"".join(parts)
+
+
+@pytest.mark.parametrize("stored", ["F16", "BF16"])
+def test_biases_stored_in_halves_are_float32_in_the_row(tmp_path, stored):
+    made = write_gguf(tmp_path / "m.gguf", biases=stored, arch="gpt-oss")
+    weights = open_weights(tmp_path / "m.gguf")
+    store = weights.fill(HostStore(weights.layouts, EXPERTS, make_backend("numpy")))
+    for e in range(EXPERTS):
+        for start, part in zip(weights.layouts[1].bias_starts, ("gate", "up", "down"), strict=True):
+            halves = made[1, part, "bias"][e].view("<u2")
+            bits = halves.view("<f2").astype("<f4") if stored == "F16" else (halves.astype("<u4") << 16).view("<f4")
+            assert store.row(1, e)[start : start + bits.nbytes].tobytes() == bits.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "array", "told"),
+    [
+        ("blk.0.ffn_up_exps.bias", np.zeros((EXPERTS, 128), np.float32), r"\[128, 4\]; needed is \[256, 4\]"),
+        ("blk.0.ffn_up_exps.bias", np.zeros((256, EXPERTS), np.float32), r"\[4, 256\]; needed is \[256, 4\]"),
+        ("blk.1.ffn_down_exps.bias", np.zeros(EXPERTS * 256, np.float32), r"\[1024\]; needed is \[256, 4\]"),
+        ("blk.1.ffn_gate_exps.bias", np.zeros((EXPERTS, 256), np.int32), "is I32; biases are read from F32, F16, BF16"),
+        ("blk.0.ffn_gate_exps.weight", np.zeros((256, 256), np.float32), r"needed are \[in, out, experts\]"),
+    ],
+)
+def test_tensors_of_another_shape_or_dtype_are_named(tmp_path, tensor, array, told):
+    write_gguf(tmp_path / "m.gguf", biases="F32", arch="gpt-oss", instead={tensor: array})
+    with pytest.raises(BadExecutor, match=f"m.gguf: {tensor} .*{told}"):
+        open_weights(tmp_path / "m.gguf")
 
 
 def test_a_run_computes_the_stored_blocks_and_is_held_against_a_replay(tmp_path):

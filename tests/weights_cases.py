@@ -14,11 +14,23 @@ KINDS = {np.dtype(np.float32): "F32", np.dtype(np.uint16): "BF16", np.dtype(np.f
 MIXED = [("Q4_K", "Q4_K", "Q6_K"), ("Q4_K",) * 3, ("Q4_K",) * 3, ("Q4_K", "Q4_K", "Q6_K")]  # as K-quant files mix them
 
 
-def write_gguf(path, layers=(("Q4_K", "Q4_K", "Q6_K"),) * 2, arch="qwen3moe", biases=False, leave_out=(), inner=INNER):
-    """A file of layers with these dtypes of gate, up and down. Returns the bytes [expert, out, ...] by layer, part."""
+def write_gguf(
+    path, layers=(("Q4_K", "Q4_K", "Q6_K"),) * 2, arch="qwen3moe", biases="", leave_out=(), inner=INNER, instead=None
+):
+    """A file of layers with these dtypes of gate, up and down. Returns the bytes [expert, out, ...] by layer, part.
+
+    biases: their dtype, "" for none. instead: arrays, by name, that take the place of tensors.
+    """
     gguf = pytest.importorskip("gguf", reason="the extra `test` brings the package gguf")
     writer = gguf.GGUFWriter(path, arch)
     draw, made = np.random.default_rng(0), {}
+
+    def add(name, data, dtype):
+        if name in (instead or {}):
+            writer.add_tensor(name, instead[name])
+        else:
+            writer.add_tensor(name, data, raw_dtype=gguf.GGMLQuantizationType[dtype])
+
     for layer, dtypes in enumerate(layers):
         for part, name, (n_out, n_in) in zip(
             ("gate", "up", "down"), dtypes, [(inner, HIDDEN), (inner, HIDDEN), (HIDDEN, inner)], strict=True
@@ -26,13 +38,12 @@ def write_gguf(path, layers=(("Q4_K", "Q4_K", "Q6_K"),) * 2, arch="qwen3moe", bi
             tensor = f"blk.{layer}.ffn_{part}_exps.weight"
             if tensor in leave_out:
                 continue
-            data = encode(name, draw.normal(0, n_in**-0.5, (EXPERTS, n_out, n_in)).astype(np.float32))
-            made[layer, part] = data
-            writer.add_tensor(tensor, data, raw_dtype=gguf.GGMLQuantizationType[name])
+            made[layer, part] = encode(name, draw.normal(0, n_in**-0.5, (EXPERTS, n_out, n_in)).astype(np.float32))
+            add(tensor, made[layer, part], name)
             if biases:
                 bias = draw.normal(size=(EXPERTS, n_out)).astype(np.float32)
-                made[layer, part, "bias"] = bias
-                writer.add_tensor(f"blk.{layer}.ffn_{part}_exps.bias", bias)
+                made[layer, part, "bias"] = encode(biases.lower(), bias)
+                add(f"blk.{layer}.ffn_{part}_exps.bias", made[layer, part, "bias"], biases)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

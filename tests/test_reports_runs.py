@@ -5,6 +5,7 @@ import html
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -204,11 +205,12 @@ def test_hostile_names_are_text_and_nothing_else(results, tmp_path):
     assert "<script>" not in (tmp_path / "out/report.md").read_text()
 
 
-def within(row: dict, path: str, value) -> None:
+def within(row: dict, path: str, value: Any) -> None:
     *outer, last = path.split(".")
+    here: Any = row
     for name in outer:
-        row = row[name]
-    row[last] = value
+        here = here[int(name) if isinstance(here, list) else name]
+    here[int(last) if isinstance(here, list) else last] = value
 
 
 @pytest.mark.parametrize(
@@ -229,6 +231,16 @@ def within(row: dict, path: str, value) -> None:
         ("achieved.hot_per_s", float("inf"), "hot_per_s is inf"),
         ("hidden", None, "hidden is None"),
         ("stretch.ticks", [{"step": 1}], r"stretch.ticks\[0\].layer is None"),
+        ("stretch.ticks", [None], r"stretch.ticks\[0\] is None, but must hold figures"),
+        ("stretch.ticks.0.late", [None], r"stretch.ticks\[0\].late\[0\] is None"),
+        ("stretch.ticks.0.hot.0.at_s", float("inf"), r"stretch.ticks\[0\].hot\[0\].at_s is inf"),
+        ("stretch.ticks.0.hot.0.at_s", float("nan"), r"stretch.ticks\[0\].hot\[0\].at_s is nan"),
+        ("stretch.copies", None, "stretch.copies is None, but must be a list"),
+        ("stretch.copies.0.seconds", None, r"stretch.copies\[0\].seconds is None"),
+        ("timing.wait_s", float("inf"), "timing.wait_s is inf"),
+        ("timing.parts.merge_s", 1e308, r"timing.parts.merge_s is 1e\+308, but must be 1e\+09 at most"),
+        ("timing.tokens_per_s_range", [0.0, 1e-3], "outside its range"),
+        ("spin_us", float("inf"), "spin_us is inf, but must be from 0 to 1e9"),
     ],
 )
 def test_figures_that_cannot_be_are_one_line(results, tmp_path, path, value, told):

@@ -70,12 +70,16 @@ def _read(path: Path) -> list[Row]:
         raise BadResult(f"{path}: holds no runs; run it again")
     for index, row in enumerate(rows):
         row["file"], row["index"], row["path"] = path.name, index, str(path.resolve())
-        _check(f"{path} row {index}", row)
+        check_run(f"{path} row {index}", row)
     return rows
 
 
-def _check(where: str, row: Row) -> None:
-    """Types, signs and sums of the flat columns; numbers where the figures need them."""
+def check_run(where: str, row: Row) -> None:
+    """Types, signs and sums of the flat columns; numbers within bounds where the figures need them.
+
+    Raises:
+        BadResult: one line that names `where`, the value and its rule.
+    """
     check_flat(where, row)
     if row["measured"] is not True:
         raise BadResult(f"{where}: measured is {row['measured']!r}, but a run is measured; no result of a run")
@@ -90,7 +94,7 @@ def _check(where: str, row: Row) -> None:
     broken = row["incomplete"]
     if broken is not None and not (_counts(broken, "steps") and isinstance(broken.get("error"), str)):
         raise BadResult(f"{where}: incomplete is {broken!r}, not steps and an error; no result of a run")
-    for part in row["rows_by_layer"] or ():
+    for part in _listed(where, "rows_by_layer", row["rows_by_layer"] or []):
         known = _counts(part, "intermediate", "row_bytes") and part.keys() >= LAYERS
         if not (known and isinstance(part["layers"], str) and isinstance(part["dtypes"], list)):
             raise BadResult(f"{where}: rows_by_layer has {part!r}, not the rows of some layers; no result of a run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,8 @@ PARTS = {  # of a run's seconds: field -> name
     "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
     "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
 }  # fmt: skip
-SECONDS = "seconds timed_s step_p50_s step_p95_s step_p99_s hot_s cold_s copies_s late_s tick_s".split()
+SECONDS = "seconds timed_s step_p50_s step_p95_s step_p99_s hot_s cold_s copies_s policy_s wait_s late_s".split()
+SECONDS += "merge_s tick_s".split()
 COUNTS = "steps tokens repeats diverted copies copy_batches bytes_copied bytes_hot bytes_cold bytes_padded".split()
 COUNTS += "reader_waits hurried overtaken requeued".split()
 ENGINES = (  # name, what it achieved, its ceiling
@@ -40,6 +41,8 @@ ENGINES = (  # name, what it achieved, its ceiling
 TICK = "step layer hits misses loads at_s total_s policy_s merge_s".split()
 LAYERS = {"layers", "intermediate", "dtypes", "row_bytes"}
 SPANS = ("hot", "cold", "late")
+SPAN, BATCH = ("at_s", "seconds"), ("at_s", "seconds", "bytes")
+MOST_SECONDS, MOST_RATE = 1e9, 1e18  # of one run, and a second: what is more was never measured
 # What runs of one chapter have in common; whatever else they differ in is in their names.
 SHARED = (
     "content_sha256", "machine", "backend", "device", "hidden", "intermediate", "dtypes", "row_bytes", "steps",
@@ -67,12 +70,16 @@ def _read(path: Path) -> list[Row]:
         raise BadResult(f"{path}: holds no runs; run it again")
     for index, row in enumerate(rows):
         row["file"], row["index"], row["path"] = path.name, index, str(path.resolve())
-        _check(f"{path} row {index}", row)
+        check_run(f"{path} row {index}", row)
     return rows
 
 
-def _check(where: str, row: Row) -> None:
-    """Types, signs and sums of the flat columns; numbers where the figures need them."""
+def check_run(where: str, row: Row) -> None:
+    """Types, signs and sums of the flat columns; numbers within bounds where the figures need them.
+
+    Raises:
+        BadResult: one line that names `where`, the value and its rule.
+    """
     check_flat(where, row)
     if row["measured"] is not True:
         raise BadResult(f"{where}: measured is {row['measured']!r}, but a run is measured; no result of a run")
@@ -81,35 +88,101 @@ def _check(where: str, row: Row) -> None:
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must be {kind.__name__}; no result of a run")
     if row["overlap"] not in ("on", "off"):
         raise BadResult(f"{where}: overlap is {row['overlap']!r}, but must be on or off; no result of a run")
+    for name in ("accept", *(name for name, kind in SETTINGS.items() if kind is float)):
+        if row[name] is not None and not 0 <= row[name] <= MOST_SECONDS:  # nan is neither
+            raise BadResult(f"{where}: {name} is {row[name]}, but must be from 0 to 1e9; no result of a run")
     broken = row["incomplete"]
-    if broken is not None and not (isinstance(broken, dict) and broken.keys() >= {"steps", "error"}):
+    if broken is not None and not (_counts(broken, "steps") and isinstance(broken.get("error"), str)):
         raise BadResult(f"{where}: incomplete is {broken!r}, not steps and an error; no result of a run")
-    for part in row["rows_by_layer"] or ():
-        if not (isinstance(part, dict) and isinstance(part.get("layers"), str) and part.keys() >= LAYERS):
+    for part in _listed(where, "rows_by_layer", row["rows_by_layer"] or []):
+        known = _counts(part, "intermediate", "row_bytes") and part.keys() >= LAYERS
+        if not (known and isinstance(part["layers"], str) and isinstance(part["dtypes"], list)):
             raise BadResult(f"{where}: rows_by_layer has {part!r}, not the rows of some layers; no result of a run")
     for name in NESTED:
         if not isinstance(row[name], dict):
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must hold figures; no result of a run")
+    for name, value in _figures(where, row):
+        _check_figure(where, name, value)
+    timing = row["timing"]
+    speed, ends = timing["tokens_per_s"], timing["tokens_per_s_range"]
+    if ends and not ends[0] <= speed <= ends[1]:
+        raise BadResult(f"{where}: timing.tokens_per_s is {speed}, outside its range {ends}; no result of a run")
+
+
+def _counts(value: Any, *names: str) -> bool:
+    """Whether a dict has whole numbers from 0 under these names."""
+    return isinstance(value, dict) and all(type(value.get(name)) is int and value[name] >= 0 for name in names)
+
+
+def _figures(where: str, row: Row) -> Iterator[tuple[str, Any]]:
+    """Path -> figure of everything that is nested; what is missing is said to be. What may be null is left out if so.
+
+    Raises:
+        BadResult: something else where a list or a dict of figures must be.
+    """
     timing, rates = row["timing"], [name for _, *names in ENGINES for name in names]
-    figures = {f"timing.{name}": timing.get(name, "missing") for name in (*SECONDS, *COUNTS)}
-    figures |= {f"timing.parts.{name}": (timing.get("parts") or {}).get(name, "missing") for name in PARTS}
-    optional = {name: (row["achieved"] | row["ceilings"]).get(name, "missing") for name in (*rates, "copy_large_per_s")}
-    optional |= {f"timing.{name}": timing.get(name, "missing") for name in ("tokens_per_s", "overlap_efficiency")}
-    figures |= {name: value for name, value in optional.items() if value is not None}
-    speeds = [timing.get(name) or [] for name in ("tokens_per_s_range", "tokens_per_s_runs")]
-    if not (len(speeds[0]) == (2 if timing.get("tokens_per_s") else 0) and bool(speeds[0]) == bool(speeds[1])):
-        raise BadResult(f"{where}: {len(speeds[0])} ends of the range of {len(speeds[1])} runs; no result of a run")
-    for name, values in zip(("range", "runs"), speeds, strict=True):
-        figures |= {f"timing.tokens_per_s_{name}[{i}]": value for i, value in enumerate(values)}
-    for i, tick in enumerate(row["stretch"].get("ticks") or []):
-        figures |= {f"stretch.ticks[{i}].{name}": tick.get(name, "missing") for name in TICK}
-        for name in SPANS:
-            figures |= {f"stretch.ticks[{i}].{name}": end for span in tick.get(name) or [{}] for end in span.values()}
+    parts = timing.get("parts") or {}
+    yield from _fields(where, "timing.parts", parts, PARTS)
+    flat = {name: value for name, value in timing.items() if not isinstance(value, (list, dict))}
+    lists = ("tokens_per_s_range", "tokens_per_s_runs")
+    figures = dict(_fields(where, "timing", flat, (*SECONDS, *COUNTS, "tokens_per_s", "overlap_efficiency")))
+    for name in ("parts", *lists):
+        figures.pop(f"timing.{name}", None)  # null: none of them, as said beside
+    bests = row["achieved"] | row["ceilings"]
+    figures |= dict(_fields(where, "bandwidths", bests, (*rates, "copy_large_per_s")))
     for name, value in figures.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise BadResult(f"{where}: {name} is {value!r}, but must be a number; no result of a run")
-        if value < 0 and name != "timing.overlap_efficiency" and not name.startswith("stretch"):  # a span may be early
-            raise BadResult(f"{where}: {name} is {value}, but must be 0 or more; no result of a run")
+        may_be_null = name.startswith("bandwidths.") or name in ("timing.tokens_per_s", "timing.overlap_efficiency")
+        if value is not None or not may_be_null:
+            yield name, value
+    ends, runs = (_listed(where, f"timing.{name}", timing.get(name) or []) for name in lists)
+    if not (len(ends) == (2 if timing["tokens_per_s"] else 0) and bool(ends) == bool(runs)):
+        raise BadResult(f"{where}: {len(ends)} ends of the range of {len(runs)} runs; no result of a run")
+    for name, values in zip(lists, (ends, runs), strict=True):
+        yield from ((f"timing.{name}[{i}]", value) for i, value in enumerate(values))
+    for i, tick in enumerate(_listed(where, "stretch.ticks", row["stretch"].get("ticks"))):
+        at, spans = f"stretch.ticks[{i}]", {}
+        if isinstance(tick, dict):
+            spans = {name: tick.get(name) for name in SPANS}
+            tick = {name: value for name, value in tick.items() if name not in SPANS}
+        yield from _fields(where, at, tick, TICK)
+        for name, values in spans.items():
+            for j, span in enumerate(_listed(where, f"{at}.{name}", values)):
+                yield from _fields(where, f"{at}.{name}[{j}]", span, SPAN)
+    for i, batch in enumerate(_listed(where, "stretch.copies", row["stretch"].get("copies"))):
+        yield from _fields(where, f"stretch.copies[{i}]", batch, BATCH)
+
+
+def _fields(where: str, path: str, value: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise BadResult(f"{where}: {path} is {value!r}, but must hold figures; no result of a run")
+    yield from ((f"{path}.{name}", one) for name, one in (dict.fromkeys(names, "missing") | value).items())
+
+
+def _listed(where: str, path: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadResult(f"{where}: {path} is {value!r}, but must be a list; no result of a run")
+    return value
+
+
+def _check_figure(where: str, path: str, value: Any) -> None:
+    """A finite number within the bounds that its name sets: a rate, seconds, or else a count, which is whole."""
+    name = path.rpartition(".")[2]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadResult(f"{where}: {path} is {value!r}, but must be a number; no result of a run")
+    least, most = 0.0, math.inf
+    if "_per_s" in name:
+        most = MOST_RATE
+    elif name.endswith("_s") or name == "seconds":
+        most = MOST_SECONDS
+        least = -most if name == "at_s" else 0.0  # a copy may have begun before the first tick that is kept
+    elif name == "overlap_efficiency":
+        least, most = -MOST_SECONDS, MOST_SECONDS
+    elif not isinstance(value, int):
+        raise BadResult(f"{where}: {path} is {value!r}, but must be whole; no result of a run")
+    if value < least:
+        raise BadResult(f"{where}: {path} is {value}, but must be {least:g} or more; no result of a run")
+    if value > most:
+        raise BadResult(f"{where}: {path} is {value}, but must be {most:g} at most; no result of a run")
 
 
 @dataclass(frozen=True, eq=False)

@@ -204,41 +204,6 @@ def test_hostile_names_are_text_and_nothing_else(results, tmp_path):
     assert "<script>" not in (tmp_path / "out/report.md").read_text()
 
 
-def within(row: dict, path: str, value) -> None:
-    *outer, last = path.split(".")
-    for name in outer:
-        row = row[name]
-    row[last] = value
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "told"),
-    [
-        ("hits", 0, "is not hits"),
-        ("measured", False, "measured is False"),
-        ("overlap", "maybe", "must be on or off"),
-        ("timing", None, "timing is None, but must hold figures"),
-        ("timing.steps", None, "timing.steps is None"),
-        ("timing.tokens_per_s", -1.0, "timing.tokens_per_s is -1.0"),
-        ("timing.parts.both_s", float("nan"), "timing.parts.both_s is nan"),
-        ("timing.parts", None, "timing.parts.both_s is 'missing'"),
-        ("timing.tokens_per_s_range", [1.0, float("inf")], r"timing.tokens_per_s_range\[1\] is inf"),
-        ("timing.tokens_per_s_range", [1.0], "1 ends of the range of 2 runs"),
-        ("timing.tokens_per_s_runs", None, "2 ends of the range of 0 runs"),
-        ("ceilings.host_read_per_s", -5.0, "host_read_per_s is -5.0"),
-        ("achieved.hot_per_s", float("inf"), "hot_per_s is inf"),
-        ("hidden", None, "hidden is None"),
-        ("stretch.ticks", [{"step": 1}], r"stretch.ticks\[0\].layer is None"),
-    ],
-)
-def test_figures_that_cannot_be_are_one_line(results, tmp_path, path, value, told):
-    bad = edited(results[0], tmp_path / "bad.parquet", lambda row: within(row, path, value))
-    with pytest.raises(BadResult, match=told) as caught:
-        write_report([bad], tmp_path / "out")
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_file_without_a_column_or_cut_off_is_refused(results, tmp_path):
     table = pq.read_table(results[0])
     pq.write_table(table.drop_columns(["timing"]), tmp_path / "short.parquet")

@@ -9,6 +9,7 @@ import slotwise
 
 from .progress import working
 from .trace_edit import cut, merge, regroup, split
+from .trace_export import export
 from .trace_output import check_output, force_option, save
 
 
@@ -18,10 +19,10 @@ from .trace_output import check_output, force_option, save
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command():
-    """Import, inspect, synthesise, profile and reshape traces."""
+    """Import, inspect, synthesise, profile, reshape and export traces."""
 
 
-for _command in (split, merge, cut, regroup):
+for _command in (split, merge, cut, regroup, export):
     command.add_command(_command)
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from slotwise.traces.edit import merge as merge
     from slotwise.traces.edit import split as split
     from slotwise.traces.errors import BadTrace as BadTrace
+    from slotwise.traces.exporting import export as export
+    from slotwise.traces.exporting import list_exports as list_exports
     from slotwise.traces.profile import write_profile as write_profile
     from slotwise.traces.regroup import regroup as regroup
     from slotwise.traces.stats import describe as describe
@@ -58,6 +60,8 @@ _HOMES = {  # public name -> the module that defines it
     "merge": "slotwise.traces.edit",
     "cut": "slotwise.traces.edit",
     "regroup": "slotwise.traces.regroup",
+    "export": "slotwise.traces.exporting",
+    "list_exports": "slotwise.traces.exporting",
     "write_profile": "slotwise.traces.profile",
     "write_report": "slotwise.reports",
     "TraceWarning": "slotwise.traces.errors",
@@ -79,7 +83,9 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "compare",
     "cut",
     "describe",
+    "export",
     "list_backends",
+    "list_exports",
     "list_formats",
     "list_policies",
     "list_predictors",

@@ -25,9 +25,11 @@ def _span(text, name):
         return None
     start, colon, stop = text.partition(":")
     try:
-        return slice(*(int(part) if part.strip() else None for part in (start, stop))) if colon else int("")
+        if colon:
+            return slice(*(int(part) if part.strip() else None for part in (start, stop)))
     except ValueError:
-        raise click.UsageError(f"--{name} {text!r}: write START:STOP in whole numbers, such as 0:100 or 50:") from None
+        pass
+    raise click.UsageError(f"--{name} {text!r}: write START:STOP in whole numbers, such as 0:100 or 50:")
 
 
 @click.command(

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from peers import bench, peer_misses, peer_reader, write_oracle_general
+from peers import bench, peer_misses, peer_reader
 
 import slotwise
 from slotwise.traces import Trace
@@ -30,29 +30,22 @@ def token_by_token(trace: Trace, tokens: int) -> Trace:
     return Trace.from_arrays(ids, n_experts=trace.n_experts, name=trace.name)
 
 
-def lookups(trace: Trace) -> np.ndarray:
-    """Keys in the order in which they are looked up."""
-    ids = np.stack([trace.layer(layer) for layer in range(trace.n_layers)], axis=1).astype(np.int64)
-    keys = ids + trace.n_experts * np.arange(trace.n_layers)[:, None]
-    return keys[ids < trace.n_experts]
-
-
 def rows(asked):
     for path in ["sample", *(path for path in asked.traces if path != "sample")]:
         trace = token_by_token(slotwise.open_trace(path), 300 if asked.tiny else asked.tokens)
-        keys = lookups(trace)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "lookups.oracleGeneral"
-            write_oracle_general(keys, file)
+            slotwise.export(trace, file)
             reader = peer_reader(file)
+            lookups = reader.get_num_of_req()
             for slots in sorted({max(1, int(share * trace.n_layers * trace.n_experts)) for share in FRACTIONS}):
                 for policy, kind in PEERS.items():
                     run = slotwise.replay(trace, policy, slots, scope="global", contract=asked.contract)
                     theirs = peer_misses(kind, reader, slots)
                     yield {
-                        "trace": trace.name, "lookups": keys.size, "slots": slots, "policy": policy,
+                        "trace": trace.name, "lookups": lookups, "slots": slots, "policy": policy,
                         "misses": run.counters["misses"], f"libCacheSim {kind}": theirs,
-                        "equal": run.counters["misses"] == theirs and run.counters["demands"] == keys.size,
+                        "equal": run.counters["misses"] == theirs and run.counters["demands"] == lookups,
                     }  # fmt: skip
 
 

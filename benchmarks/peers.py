@@ -16,8 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 RESULTS = Path(__file__).parent / "results"
 PEER_HASHPOWER = (
     12  # 4096 buckets for at most a few thousand experts; the default, 2**24, costs more to make than to use
@@ -85,17 +83,6 @@ def interleaved(jobs: Mapping[str, Callable[[], object]], runs: int) -> dict[str
             if turn:
                 taken[name].append(Seconds(time.perf_counter() - wall, time.thread_time() - cpu))
     return {name: Seconds(*map(statistics.median, zip(*each, strict=True))) for name, each in taken.items()}
-
-
-def write_oracle_general(objects: np.ndarray, path: Path) -> None:
-    """Lookups of `objects [n]`, in order, as a trace of libCacheSim: time, object, size, next lookup (-1: none)."""
-    order = np.argsort(objects, kind="stable")
-    same = objects[order[:-1]] == objects[order[1:]]
-    row = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
-    table = np.zeros(objects.size, row)
-    table["object"], table["size"], table["next"] = objects.astype(np.uint64) + 1, 1, -1
-    table["next"][order[:-1][same]] = order[1:][same] + 1
-    table.tofile(path)
 
 
 def libcachesim() -> Any:

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from peers import bench, interleaved, peer_misses, peer_reader, write_oracle_general
+from peers import bench, interleaved, peer_misses, peer_reader
 
 import slotwise
 from slotwise.traces import Trace
@@ -52,7 +52,8 @@ def measure(trace: Trace, peer_layers: int, runs: int):
         readers = []
         for layer in range(peer_layers):
             path = Path(folder) / f"{layer}.oracleGeneral"
-            write_oracle_general(trace.layer(layer).ravel(), path)
+            alone = trace.layer(layer)[:, None]  # every token a step of its own, so that all lookups count
+            slotwise.export(Trace.from_arrays(alone, n_experts=trace.n_experts), path)
             readers.append(peer_reader(path))
         for fraction in FRACTIONS:
             slots = int(trace.n_experts * float(fraction[:-1]) / 100)

@@ -1,14 +1,16 @@
-"""Traces from the command line: `slotwise trace import | info | synth | profile`."""
+"""Traces from the command line: `slotwise trace import | info | synth | profile`, and the group of all its commands."""
 
 import json
 import warnings
-from pathlib import Path
 
 import click
 
 import slotwise
 
 from .progress import working
+from .trace_edit import cut, merge, regroup, split
+from .trace_export import export
+from .trace_output import check_output, force_option, save
 
 
 @click.group(
@@ -17,21 +19,11 @@ from .progress import working
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command():
-    """Import, inspect, synthesise and profile traces."""
+    """Import, inspect, synthesise, profile, reshape and export traces."""
 
 
-_force = click.option("--force", is_flag=True, help="Replace the output file if it exists.")
-
-
-def _check_output(output, force):
-    """A capture may have taken days: nothing that exists is replaced unless asked for."""
-    path = Path(output)
-    if not path.name or (path.exists() and not path.is_file()):
-        raise click.UsageError(f"cannot write to {output!r}: name a file")
-    if not path.parent.is_dir():
-        raise click.UsageError(f"cannot write to {output!r}: there is no folder {str(path.parent)!r}")
-    if path.exists() and not force:
-        raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
+for _command in (split, merge, cut, regroup, export):
+    command.add_command(_command)
 
 
 @command.command("import", epilog="Example: slotwise trace import expert_weights_*.txt -o law.parquet --n-experts 64")
@@ -42,17 +34,17 @@ def _check_output(output, force):
 @click.option("--top-k", type=int, help="Experts per token, where the capture does not say.")
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the capture does not say.")
 @click.option("--model", help="The model's name, where the capture does not say.")
-@_force
+@force_option
 def import_(sources, output, force, name, **hints):
     """Turn a foreign capture into a trace file.
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
-    _check_output(output, force)
+    check_output(output, force)
     with working() as progress:
         progress(0, None, "reading")
         trace = slotwise.open_trace(sources, name, **hints)
-    _save(trace, output)
+    save(trace, output)
 
 
 @command.command(epilog="Example: slotwise trace info sample")
@@ -90,33 +82,20 @@ def info(trace, as_json, seed):
 @click.option("--prompt-tokens", default=0, show_default=True, help="Rows of the prefill step that opens a request.")
 @click.option("--row-bytes", type=int, help="Bytes of one expert; without it, they are unknown.")
 @click.option("--seed", default=0, show_default=True, help="The same seed gives the same bytes.")
-@_force
+@force_option
 def synth(output, force, **options):
     """Make a seeded synthetic trace."""
-    _check_output(output, force)
-    _save(slotwise.Trace.synthesise(**options), output)
+    check_output(output, force)
+    save(slotwise.Trace.synthesise(**options), output)
 
 
 @command.command(epilog="Example: slotwise trace profile sample -o profile.json")
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="P.json", required=True, help="Where to write the profile.")
 @click.option("--phase", type=click.Choice(["decode", "prefill", "all"]), default="decode", show_default=True)
-@_force
+@force_option
 def profile(traces, output, force, phase):
     """Count demands per expert, merged over traces, for `static(profile=P.json)` and pins."""
-    _check_output(output, force)
+    check_output(output, force)
     slotwise.Trace.profile([slotwise.open_trace(trace) for trace in traces], output, phase)
     click.echo(f"{output}: {phase} demands of {len(traces)} trace{'s' * (len(traces) > 1)}")
-
-
-def _save(trace, output):
-    done = 0
-
-    def advance(rows):
-        nonlocal done
-        done += rows
-        progress(done, trace.n_tokens, "writing")
-
-    with working() as progress:
-        trace.save(output, advance=advance)
-    click.echo(f"{output}: {trace!r}")

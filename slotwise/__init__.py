@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from slotwise.traces import list_formats as list_formats
     from slotwise.traces import list_predictors as list_predictors
     from slotwise.traces import open_trace as open_trace
+    from slotwise.traces.edit import cut as cut
+    from slotwise.traces.edit import merge as merge
+    from slotwise.traces.edit import split as split
     from slotwise.traces.errors import BadTrace as BadTrace
+    from slotwise.traces.exporting import export as export
+    from slotwise.traces.exporting import list_exports as list_exports
     from slotwise.traces.profile import write_profile as write_profile
+    from slotwise.traces.regroup import regroup as regroup
     from slotwise.traces.stats import describe as describe
     from slotwise.traces.synth import synthesise as synthesise
 
@@ -50,6 +56,12 @@ _HOMES = {  # public name -> the module that defines it
     "list_predictors": "slotwise.traces",
     "describe": "slotwise.traces.stats",
     "synthesise": "slotwise.traces.synth",
+    "split": "slotwise.traces.edit",
+    "merge": "slotwise.traces.edit",
+    "cut": "slotwise.traces.edit",
+    "regroup": "slotwise.traces.regroup",
+    "export": "slotwise.traces.exporting",
+    "list_exports": "slotwise.traces.exporting",
     "write_profile": "slotwise.traces.profile",
     "write_report": "slotwise.reports",
     "TraceWarning": "slotwise.traces.errors",
@@ -69,15 +81,21 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "TraceWarning",
     "__version__",
     "compare",
+    "cut",
     "describe",
+    "export",
     "list_backends",
+    "list_exports",
     "list_formats",
     "list_policies",
     "list_predictors",
+    "merge",
     "open_trace",
     "parse_policy",
+    "regroup",
     "replay",
     "run",
+    "split",
     "sweep",
     "synthesise",
     "write_profile",

@@ -59,17 +59,33 @@ def test_frequency_puts_the_most_demanded_first_and_ties_in_order_of_id():
     assert predicted(trace, "frequency", 3)[1].tolist() == [[NONE] * 3, [4, 5, NONE], [5, 4, 6], [4, 5, 6]]
 
 
+def test_coupled_sums_how_often_the_experts_of_the_layer_before_came_with_those_of_this_one():
+    """0 1 -> 4 5, 2 1 -> 5 6, 3 0 -> 6 4, then 0 1 again: 1 came with 4 5 5 6, 0 with 4 5 6 4, so 4 and 5 lead."""
+    trace = Trace.from_arrays(np.concatenate([TWO, TWO[:1]]), n_experts=8)
+    assert predicted(trace, "coupled", 3)[1].tolist() == [[NONE] * 3, [4, 5, NONE], [4, 5, NONE], [4, 5, 6]]
+    apart = Trace.from_arrays(np.array([[[0], [1], [2]], [[3], [1], [5]], [[0], [4], [7]]]), n_experts=8)
+    assert predicted(apart, "coupled", 1)[2].tolist() == [[NONE], [2], [NONE]]
+    assert predicted(apart, "coupled", 1, horizon=2)[2].tolist() == [[NONE], [NONE], [2]]
+
+
+def test_coupled_refuses_more_pairs_than_memory_is_for():
+    with pytest.raises(BadTrace, match="pairs of 60000 experts over 2 layers take 28800000000 bytes"):
+        make_predictor("coupled", {}, Trace.from_arrays(np.zeros((1, 2, 1), int), n_experts=60000), 1)
+
+
 def test_an_expert_counts_once_a_tick_however_many_tokens_chose_it():
     experts = np.array([[[0], [3]], [[0], [3]], [[0], [3]], [[0], [1]], [[0], [1]], [[0], [2]]])
     trace = Trace.from_arrays(experts, n_experts=4, step=[0, 0, 0, 1, 2, 3])
     assert predicted(trace, "frequency", 2)[1, 5].tolist() == [1, 3]
 
 
-@pytest.mark.parametrize("name", ["previous", "frequency"])
-def test_history_can_start_anew_at_each_request(name):
+@pytest.mark.parametrize(("name", "third"), [("previous", 5), ("frequency", 5), ("coupled", 4)])
+def test_history_can_start_anew_at_each_request(name, third):
     trace = two(request=[0, 0, 1], group_rows=1)
-    assert predicted(trace, name, 1)[1].tolist() == [[NONE], [4], [5]]
+    assert predicted(trace, name, 1)[1].tolist() == [[NONE], [4], [third]]
     assert predicted(trace, name, 1, reset="request")[1].tolist() == [[NONE], [4], [NONE]]
+    again = Trace.from_arrays(TWO[[0, 0, 0, 0]], n_experts=8, request=[0, 0, 1, 1], group_rows=1)
+    assert predicted(again, name, 1, reset="request")[1].tolist() == [[NONE], [4], [NONE], [4]]
 
 
 def test_none_predicts_nothing():
@@ -117,20 +133,28 @@ def twin(trace, name, width, horizon):
     none = np.iinfo(block.experts.dtype).max
     out = np.full((*block.experts.shape[:2], width), none, block.experts.dtype)
     for layer in range(horizon, trace.n_layers):
-        previous, heat = [], Counter()
+        previous, heat, together = [], Counter(), Counter()
         for start, stop in zip(block.starts, block.starts[1:], strict=False):
-            wanted = list(dict.fromkeys(int(e) for e in block.experts[layer, start:stop].ravel() if e != none))
-            guess = previous if name == "previous" else sorted(heat, key=lambda e: (-heat[e], e))
+            causes, wanted = (list(dict.fromkeys(int(e) for e in block.experts[at, start:stop].ravel() if e != none))
+                              for at in (layer - horizon, layer))  # fmt: skip
+            score = heat
+            if name == "coupled":
+                score = Counter()
+                for (a, b), count in together.items():
+                    score[b] += count * (a in causes)
+            ranked = sorted((e for e in score if score[e]), key=lambda e: (-score[e], e))
+            guess = previous if name == "previous" else ranked
             for j, e in enumerate(guess[: width * (stop - start)]):
                 out[layer, start + j % (stop - start), j // (stop - start)] = e
             previous = wanted
             heat.update(wanted)
+            together.update((a, b) for a in causes for b in wanted)
     return out
 
 
 @given(
-    case=arrays(), name=st.sampled_from(["previous", "frequency"]), width=st.integers(1, 5), horizon=st.integers(1, 3),
-    group_rows=st.integers(1, 40),
+    case=arrays(), name=st.sampled_from(["previous", "frequency", "coupled"]), width=st.integers(1, 5),
+    horizon=st.integers(1, 3), group_rows=st.integers(1, 40),
 )  # fmt: skip
 def test_the_fast_predictors_say_what_their_slow_twins_say(case, name, width, horizon, group_rows):
     trace = Trace.from_arrays(**case)
@@ -139,7 +163,7 @@ def test_the_fast_predictors_say_what_their_slow_twins_say(case, name, width, ho
     assert np.array_equal(predicted(Trace.from_arrays(**case, group_rows=group_rows), name, width, horizon), expected)
 
 
-@pytest.mark.parametrize("name", ["previous", "frequency", "noisy"])
+@pytest.mark.parametrize("name", ["previous", "frequency", "coupled", "noisy"])
 def test_a_predictor_that_is_reset_says_the_same_again(name):
     trace = Trace.synthesise(n_tokens=60, n_layers=3, n_experts=16, top_k=2)
     predictor = make_predictor(name, {}, trace, 2)
@@ -154,7 +178,7 @@ def test_a_predictor_that_is_reset_says_the_same_again(name):
 @pytest.mark.parametrize(
     ("name", "params", "width", "words"),
     [
-        ("orcale", {}, 1, "no predictor named 'orcale'; known: frequency, noisy, none, oracle, previous, trace. Did"),
+        ("orcale", {}, 1, "no predictor named 'orcale'; known: coupled, frequency, noisy, none, oracle, previous, tr"),
         ("noisy", {"recal": 1}, 1, "predictor noisy has no parameter 'recal'; it takes recall=0.8, seed=0"),
         ("oracle", {"x": 1}, 1, "predictor oracle has no parameter 'x'; it takes no parameters"),
         ("noisy", {"recall": 1.5}, 1, "predictor noisy: recall=1.5; it must lie in 0 to 1"),
@@ -176,6 +200,6 @@ def test_a_width_above_the_recorded_one_is_an_error_that_names_it():
 
 def test_the_list_of_predictors_has_their_parameters_and_sources():
     rows = {row["name"]: row for row in list_predictors()}
-    assert sorted(rows) == ["frequency", "noisy", "none", "oracle", "previous", "trace"]
+    assert sorted(rows) == ["coupled", "frequency", "noisy", "none", "oracle", "previous", "trace"]
     assert rows["noisy"]["parameters"] == {"recall": 0.8, "seed": 0}
     assert all(row["description"] and row["source"] for row in rows.values())

@@ -137,7 +137,7 @@ def test_the_number_of_threads_changes_nothing(mixed, how):
 
 def test_a_width_without_predictions_names_the_predictors_that_need_none():
     with pytest.raises(
-        BadTrace, match=r"no recorded predictions .* width 2 needs .*: frequency, noisy, oracle, previous$"
+        BadTrace, match=r"no recorded predictions .* width 2 needs .*: coupled, frequency, noisy, oracle, previous$"
     ):
         slotwise.replay(demanding(A, n_layers=2), slots=2, width=2)
 

@@ -209,3 +209,11 @@ def test_the_same_rows_over_experts_of_other_bytes():
     for wrong, told in (([1, 2], "row_bytes lists 2 sizes for n_layers=1"), ([0], "row_bytes=0"), ([1.5], "row_bytes")):
         with pytest.raises(BadTrace, match=told):
             trace.with_row_bytes(wrong)
+
+
+def test_weights_that_are_given_stay_as_they_are_and_may_be_read_only():
+    given = np.full((2, 1, 1), 0.5, np.float16)
+    given.setflags(write=False)
+    trace = Trace.from_arrays(np.array([[[0]], [[-1]]]), n_experts=4, weights=given)
+    assert trace.read("weights", 0, 2).ravel().tolist() == [0.5, 0]
+    assert given.ravel().tolist() == [0.5, 0.5]

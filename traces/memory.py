@@ -222,7 +222,7 @@ def _weights(weights: np.ndarray, experts: np.ndarray, where: str) -> np.ndarray
             f"{list(weights.shape)}"
         )
     with np.errstate(over="ignore"):
-        out = np.ascontiguousarray(weights.transpose(1, 0, 2), np.float16)
+        out = np.array(weights.transpose(1, 0, 2), np.float16, order="C")  # a copy: the caller's stay as they are
     out[experts == absent(experts.dtype)] = 0
     for layer in range(layers):
         check_weights(out[layer], where, layer)

@@ -1,0 +1,53 @@
+"""How the commands of `slotwise trace` write files: nothing is replaced unasked, a bar moves, the result is said."""
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+import slotwise
+
+from .progress import working
+
+force_option = click.option("--force", is_flag=True, help="Replace the output file if it exists.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+
+
+def check_output(output, force):
+    """A capture may have taken days: nothing that exists is replaced unless asked for."""
+    path = Path(output)
+    if not path.name or (path.exists() and not path.is_file()):
+        raise click.UsageError(f"cannot write to {output!r}: name a file")
+    if not path.parent.is_dir():
+        raise click.UsageError(f"cannot write to {output!r}: there is no folder {str(path.parent)!r}")
+    if path.exists() and not force:
+        raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
+
+
+def save(trace, output, *, quiet=False):
+    """Writes the trace, and says so unless `quiet`."""
+    with advancing(trace.n_tokens) as advance:
+        trace.save(output, advance=advance)
+    if not quiet:
+        click.echo(f"{output}: {trace!r}")
+
+
+@contextmanager
+def advancing(total):
+    """A bar for work over `total` rows; yields the function that is told of every few more."""
+    done = 0
+
+    def advance(rows):
+        nonlocal done
+        done += rows
+        show(done, total, "writing")
+
+    with working() as show:
+        yield advance
+
+
+def told(output):
+    """What `--json` says of a trace that was written."""
+    trace = slotwise.open_trace(output)
+    names = ("n_tokens", "n_steps", "n_requests", "n_layers", "sha256")
+    return {"output": str(output), **{name: getattr(trace, name) for name in names}, "source": trace.meta.source}

@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 from conftest import python, run, slotwise
 
+from slotwise.traces import list_formats
+from slotwise.traces.format_npz import MEMBERS
+
 COMMANDS = ["compare", "replay", "run", "sweep", "report", "trace", "policies", "formats", "predictors", "backends"]
 
 # The real entry, with commands added that end in ways which no command should.
 ENDINGS = """
-import sys, time, click
+import sys, time, click, slotwise
 from slotwise.cli.main import group, main
-import slotwise
 
 @group.command()
 def hang():
@@ -278,7 +280,7 @@ def test_in_a_pipe_nothing_is_cut_and_no_line_ends_in_blanks(words):
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
 
 
-@pytest.mark.parametrize("name", ["slotwise", "bmoe", "esft", "npz"])
+@pytest.mark.parametrize("name", [each["name"] for each in list_formats()])
 def test_a_format_is_told_in_detail_by_name(name):
     said = slotwise("formats", name).stdout
     assert said.startswith(f"{name}: ")
@@ -288,8 +290,6 @@ def test_a_format_is_told_in_detail_by_name(name):
 
 
 def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
-    from slotwise.traces.format_npz import MEMBERS
-
     said = dict(re.findall(r"^  (\w+) +((?:\[[\w, +]*\](?: or )?)+)", slotwise("formats", "npz").stdout, re.MULTILINE))
     assert set(said) == set(MEMBERS) - {"routed_experts"}
     for name, shape in said.items():
@@ -297,5 +297,4 @@ def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
 
 
 def test_an_unknown_format_is_refused_with_those_that_there_are():
-    told = slotwise("formats", "nzp", code=2).stderr
-    assert "no trace format named 'nzp'; known: slotwise, bmoe, esft, npz. Did you mean 'npz'?" in told
+    assert re.search("'nzp'; known: slotwise, .*npz.* mean 'npz'", slotwise("formats", "nzp", code=2).stderr)

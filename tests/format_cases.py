@@ -32,18 +32,20 @@ def assert_replayed(trace, folder, ticks) -> None:
     assert counted["hits"] == counted["demands"] - counted["misses"]
 
 
-def outcomes(folder, good: bytes, name, n_experts, times=150) -> list[str]:
+def outcomes(folder, good: bytes, name, n_experts, times=150, **hints) -> list[str]:
     """What becomes of a file that rots or is cut off: "read" with valid ids, or the message of its refusal."""
     rng, found = random.Random(0), []
     for i in range(times):
         data = bytearray(good)
         if i % 3:
-            for _ in range(rng.randrange(1, 4)):
-                data[rng.randrange(len(data))] = rng.randrange(256)
+            for _ in range(rng.randrange(1, 3)):
+                at = rng.randrange(len(data))
+                digit = chr(data[at]).isdigit() and rng.random() < 0.7
+                data[at] = rng.choice(b"0123456789") if digit else rng.choice([data[at] ^ 1, rng.randrange(256)])
         else:
             del data[rng.randrange(1, len(data)) :]
         try:
-            ids = whole(open_trace(written(folder, bytes(data)), name, n_experts=n_experts))["experts"]
+            ids = whole(open_trace(written(folder, bytes(data)), name, n_experts=n_experts, **hints))["experts"]
         except BadTrace as error:
             found.append(str(error))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -45,11 +45,14 @@ class Passes:
     token alone. `token` tells the tokens of a pass apart: a row of the layer's call (`by_row`; the last layer of a
     prompt may then hold the last token alone), or a name that all layers share. A pass in which a request has one token
     is decode for it, with more it is prefill, unless `decode` says so itself. A prefill after decode opens a request,
-    and so does `opens`, unless `request` names the request of each token.
+    and so does `opens`, and with `restarts` a pass that begins at a lower token than the one before, unless `request`
+    names the request of each token.
     """
 
-    def __init__(self, path: Path, unit: str = "line", *, by_row: bool, top_k: int | None = None) -> None:
-        self.path, self.unit, self.by_row, self.top_k = path, unit, by_row, top_k
+    def __init__(
+        self, path: Path, unit: str = "line", *, by_row: bool, restarts: bool = False, top_k: int | None = None
+    ) -> None:
+        self.path, self.unit, self.by_row, self.restarts, self.top_k = path, unit, by_row, restarts, top_k
         self.k = self.padding = 0
         self.at, self.layer, self.token, self.request, self.ids = (array("q") for _ in range(5))
         self.decode, self.opens, self.weights = array("b"), array("b"), array("d")
@@ -95,7 +98,7 @@ class Passes:
         self.request.append(request)
         self.opens.append(opens)
 
-    def refuse(self, at: int, why: str) -> None:
+    def refuse(self, at: int, why: str) -> NoReturn:
         raise BadTrace(f"{self.path} {self.unit} {at}: {why}")
 
     def trace(
@@ -170,6 +173,10 @@ class Passes:
         rises = (layer[1:] > layer[:-1]) | ((layer[1:] == layer[:-1]) & (label[1:] > label[:-1]))
         begins = np.append(True, ~rises | opens[1:] | (decode[1:] != decode[:-1]))
         passes = np.cumsum(begins) - 1
+        if self.restarts:
+            firsts = np.flatnonzero(begins)
+            for cell in firsts[1:][label[firsts[1:]] < label[firsts[:-1]]].tolist():
+                self.opens[cell] = 1
         if self.by_row:
             label = self._aligned(label, passes, layer, n_layers)
         _, first, inverse = np.unique(passes * TOKENS + label, return_index=True, return_inverse=True)

@@ -15,6 +15,7 @@ from .meta import MAX_LAYERS
 from .trace import Trace
 
 TOKENS = 2**31  # labels of tokens lie below
+LONGEST = 1 << 24  # bytes of a line
 
 
 def one_path(paths: Sequence[Path], what: str) -> Path:
@@ -27,7 +28,7 @@ def one_path(paths: Sequence[Path], what: str) -> Path:
 def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(number from 1, line) of each line that is not blank. An engine ends its lines, so one without end is cut off."""
     with path.open("rb") as file:
-        for at, line in enumerate(file, 1):
+        for at, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
             if not line.endswith(b"\n"):
                 raise BadTrace(f"{path} line {at}: {short_bytes(line)} has no end of line; truncated?")
             if line.strip():

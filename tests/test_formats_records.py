@@ -118,7 +118,7 @@ def fingerprint(cells=CELLS, **more):
         tokens.setdefault(f"token_{i // 2}", {})[f"layer_{layer}"] = {
             "selected_experts": ids, "selected_probs": [0.25, 0.75]
         }  # fmt: skip
-    return {"router_data": [dict(reversed(tokens.items())), tokens], **more}
+    return {"router_data": [dict(reversed(tokens.items())), {"prompt": "p", **tokens}], **more}
 
 
 def test_a_fingerprint_is_a_request_an_entry_in_the_order_of_numbers_ranked_by_probability(tmp_path):
@@ -177,9 +177,10 @@ LAST_LATTICE = lattice(*CELLS[-1])
         (json.dumps(fingerprint())[:-1], "not JSON"),
         (json.dumps({"router_data": {}}), "no list 'router_data'"),
         (json.dumps({"router_data": []}), "no routing in it"),
-        (json.dumps({"router_data": [{}]}), "router_data[0]: {}; it must hold token_0, token_1, ..."),
+        (json.dumps({"router_data": [{}]}), "router_data[0] holds no token_0, token_1, ..."),
         (json.dumps({"router_data": [{"token_1": {}}]}), "router_data[0] has no token_0, but token_1"),
-        (json.dumps({"router_data": [{"token_0": {"x": 1}}]}), "router_data[0].token_0 has 'x'; it must hold layer_0"),
+        (json.dumps({"router_data": [{"token_0": {"layer_x": 1}}]}), "router_data[0].token_0 has 'layer_x'"),
+        (json.dumps({"router_data": [{"token_0": 1}]}), "router_data[0].token_0: 1; it must hold layer_0, "),
         (json.dumps({"router_data": [{"token_0": {"layer_0": 1}}]}), "router_data[0].token_0.layer_0: 1; it must be"),
         (json.dumps({"router_data": [{"token_0": {"layer_0": {"selected_experts": [1, 8]}}}]}),
          "router_data[0].token_0.layer_0: expert 8, but n_experts=8"),

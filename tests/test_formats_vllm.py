@@ -93,6 +93,12 @@ def test_what_breaks_a_rule_is_refused_in_one_line(tmp_path, data, words):
     assert words in refusal(written(tmp_path, data), n_experts=4)
 
 
+@pytest.mark.parametrize("depth", [500, 5000, 500_000])
+def test_json_of_any_depth_is_searched_or_refused(tmp_path, depth):
+    said = refusal(written(tmp_path, '{"a": ' + "[" * depth + "]" * depth + ', "routed_experts": "k05VTVBZ"}'))
+    assert "not JSON ('maximum recursion depth" in said or "routed_experts 0 is not a NumPy array" in said
+
+
 MANY = np.tile(IDS[:, 1:], (20, 1, 1))
 ROTTEN = json.dumps(response(MANY)).replace("x" * 5000, "").encode()
 

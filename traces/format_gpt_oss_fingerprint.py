@@ -5,7 +5,8 @@
                              "selected_probs": [...]}, ...}, ...}, ...]}
 
 An entry of `router_data` is a request. Its tokens and layers are taken in the
-order of their numbers, wherever they stand in the file, and none may lack.
+order of their numbers, wherever they stand in the file, and none may lack; keys
+of other names are not read.
 `selected_probs`, if there, ranks the experts. Prompt and answer are not told
 apart: each token is a step of decode. The number of experts is not recorded:
 give --n-experts (32 for gpt-oss-20b, 128 for gpt-oss-120b). The file is one
@@ -43,7 +44,10 @@ class _Named(Passes):
 
 
 def sniff(path: Path, head: bytes) -> bool:
-    return head.lstrip().startswith(b"{") and b'"router_data"' in head
+    if not head.lstrip().startswith(b"{"):
+        return False
+    with path.open("rb") as file:
+        return b'"router_data"' in file.read(1 << 20)
 
 
 def read(
@@ -94,12 +98,16 @@ def read(
 
 def _numbered(path: Path, place: str, value: Any, word: str, limit: int) -> Iterator[tuple[int, Any]]:
     """(N, what stands under `word_N`) in the order of N."""
-    if not isinstance(value, dict) or not value:
+    if not isinstance(value, dict):
         raise BadTrace(f"{path}: {place}: {short(value)}; it must hold {word}_0, {word}_1, ...")
     found = {}
     for key, inner in value.items():
+        if not key.startswith(f"{word}_"):
+            continue
         number = re.fullmatch(word + r"_(\d{1,9})", key, re.ASCII)
         if not number or int(number[1]) >= limit or int(number[1]) in found:
             raise BadTrace(f"{path}: {place} has {short(key)}; it must hold {word}_0, {word}_1, ... once each")
         found[int(number[1])] = inner
+    if not found:
+        raise BadTrace(f"{path}: {place} holds no {word}_0, {word}_1, ...")
     return iter(sorted(found.items()))

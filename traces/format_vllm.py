@@ -116,16 +116,16 @@ def _has_usage(response: Any) -> bool:
 
 
 def _coded(value: Any) -> Iterator[str]:
-    """Every text under the key `routed_experts`, in order of the file."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key == "routed_experts" and isinstance(inner, str):
-                yield inner
-            else:
-                yield from _coded(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _coded(inner)
+    """Every text under the key `routed_experts`, in order of the file, however deep."""
+    left = [(None, value)]
+    while left:
+        key, value = left.pop()
+        if key == "routed_experts" and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            left.extend(reversed(value.items()))
+        elif isinstance(value, list):
+            left.extend((None, inner) for inner in reversed(value))
 
 
 def _array(where: str, file: IO[bytes], size: int) -> np.ndarray:

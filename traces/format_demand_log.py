@@ -8,9 +8,10 @@
 In the first form a step of several tokens shows the union of what they wanted.
 It is laid out in rows of top-k (the fewest ids of any line, unless --top-k says
 it) of which the last ones overlap: demand, order of first appearance and
-recency are those of the log, while routed pairs are too many. A step of one token is decode, of more prefill.
-A step number that falls (files strung together), or prefill after decode, opens
-a request. The number of experts is not recorded: give --n-experts.
+recency are those of the log, while routed pairs are too many. A step of one
+token is decode, of more prefill. A step number that falls (files strung
+together), or prefill after decode, opens a request. The number of experts is
+not recorded: give --n-experts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The JSON of GPT-OSS expert fingerprints: experts and probabilities by token and layer.
+"""Expert fingerprints of GPT-OSS in JSON, by token and layer.
 
   {"router_data": [
     {"token_0": {"layer_0": {"selected_experts": [...],

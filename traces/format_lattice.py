@@ -1,4 +1,4 @@
-"""JSON lines with a line per token and layer: `layer_idx`, `token_idx`, ids, gates.
+"""JSON lines, one per token and layer, with ids and gates.
 
   {"layer_idx": L, "token_idx": N, "selected_ids": [...], "gate_weights": [...]}
 

@@ -1,4 +1,4 @@
-"""Router probabilities in binary: RTRACE01, little endian, a record per token and layer.
+"""Router probabilities, a binary record per token and layer, little endian.
 
   header   "RTRACE01", int32 n_experts, int32 version (1)
   records  int32 token, int32 layer, float32 probs [n_experts]

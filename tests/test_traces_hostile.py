@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from trace_cases import tiny, whole
 
-from slotwise.traces import BadTrace, Trace, list_formats, open_trace
+from slotwise.traces import BadTrace, Trace, open_trace
 
 RECORD = b"slotwise.trace"
 RECORD_TEXT = '{"format": "slotwise.trace", "version": 1, "n_layers": 2, "n_experts": 4, "top_k": 2, "requests": []}'
@@ -176,8 +176,7 @@ def test_an_empty_file_a_text_and_a_foreign_parquet_are_refused(tmp_path):
     (tmp_path / "t").write_bytes(b"")
     assert "empty file" in refusal(tmp_path / "t")
     (tmp_path / "t").write_text("Call me Ishmael.\n")
-    names = ", ".join(f["name"] for f in list_formats())
-    assert f"in no known trace format ({names})" in refusal(tmp_path / "t")
+    assert "in no known trace format (slotwise, bmoe, " in refusal(tmp_path / "t")
     pq.write_table(pa.table({"a": [1]}), tmp_path / "t")
     assert "a Parquet file, but not a trace" in refusal(tmp_path / "t")
 

@@ -69,9 +69,7 @@ def read(
             n = min(left, max(CHUNK // kind.itemsize, 1))
             _take(passes, np.frombuffer(file.read(n * kind.itemsize), kind), top_k)
             left -= n
-    return passes.trace(
-        n_experts=recorded, row_bytes=row_bytes, model=model or "", router="softmax", source=f"rtrace: {path.name}"
-    )
+    return passes.trace(n_experts=recorded, row_bytes=row_bytes, model=model or "", source=f"rtrace: {path.name}")
 
 
 def _take(passes: Passes, some: np.ndarray, top_k: int) -> None:

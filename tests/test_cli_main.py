@@ -297,5 +297,4 @@ def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
 
 
 def test_an_unknown_format_is_refused_with_those_that_there_are():
-    told = slotwise("formats", "nzp", code=2).stderr
-    assert "no trace format named 'nzp'; known: slotwise, bmoe, esft, npz. Did you mean 'npz'?" in told
+    assert re.search("'nzp'; known: slotwise, .*npz.* mean 'npz'", slotwise("formats", "nzp", code=2).stderr)

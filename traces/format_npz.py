@@ -34,7 +34,6 @@ import lzma
 import math
 import struct
 import sys
-import tokenize
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -45,6 +44,7 @@ import numpy as np
 
 from .errors import BadTrace
 from .importing import guessed_n_experts, ranked, request_columns, short, warn
+from .npy import header
 from .trace import Trace
 
 name = "npz"
@@ -70,13 +70,10 @@ MEMBERS = {  # name -> (dimensions, kinds of dtype)
 PER_TOKEN = ("predicted", "weights", "token_ids")
 PER_REQUEST = ("labels", "prefill_rows", "first_position")
 DEFLATE = 1032  # bytes that one byte of a deflate stream can become, at most
-# What zipfile and its decompressors raise about damage, and NumPy about a header: it parses Python with Python.
+# What zipfile and its decompressors raise about damage.
 ZIP_ERRORS = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError, ValueError,
     OverflowError, MemoryError,
-)  # fmt: skip
-HEADER_ERRORS = (
-    ValueError, KeyError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -94,6 +91,20 @@ def read(
 ) -> Trace:
     """One file, or one per request (their layers and k must agree; they are strung together)."""
     parts = [_members(path) for path in paths]
+    return assembled(name, paths, parts, n_experts=n_experts, top_k=top_k, row_bytes=row_bytes, model=model)
+
+
+def assembled(
+    kind: str,
+    paths: Sequence[Path],
+    parts: list[dict],
+    *,
+    n_experts: int | None,
+    top_k: int | None,
+    row_bytes: int | None,
+    model: str | None,
+) -> Trace:
+    """The trace of `parts`, known arrays by name (see `MEMBERS`), each from the path at its place."""
     for path, part in zip(paths, parts, strict=True):
         for what, here, there in (
             ("members", sorted(part), sorted(parts[0])),
@@ -132,7 +143,7 @@ def read(
         model=model or "",
         name=paths[0].stem,
         where=where,
-        source="npz: " + ", ".join(p.name for p in paths),
+        source=f"{kind}: " + ", ".join(dict.fromkeys(p.name for p in paths)),
     )
 
 
@@ -236,23 +247,7 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, key: str
     """One member. Its header is held against the zip before anything is allocated; nothing is unpickled."""
     dimensions, kinds = MEMBERS[key]
     with archive.open(info) as file:
-        try:
-            version = np.lib.format.read_magic(file)
-            reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, fortran, dtype = reader(file)
-            if any(type(n) is not int for n in shape):
-                raise TypeError(f"its shape is {shape}")
-        except HEADER_ERRORS as error:
-            raise BadTrace(f"{path}: member {key} is not a NumPy array ({short(str(error))})") from None
-        if dtype.hasobject:
-            raise BadTrace(
-                f"{path}: member {key} is a pickle (dtype object), and nothing is unpickled; save it as numbers"
-            )
-        if dtype.kind not in kinds or (dimensions is not None and len(shape) != dimensions):
-            raise BadTrace(
-                f"{path}: member {key} is {dtype} {list(shape)}; it must be of kind {' or '.join(kinds)} "
-                f"(i, u whole numbers; f floats; U, S text) with {dimensions} dimensions"
-            )
+        shape, fortran, dtype = header(f"{path}: member {key}", file, dimensions, kinds)
         promised, there = math.prod(shape) * dtype.itemsize, info.file_size - file.tell()
         if promised != there or min(shape, default=0) < 0:
             raise BadTrace(

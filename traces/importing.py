@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import TraceWarning, warn_caller
+from .errors import BadTrace, TraceWarning, warn_caller
 
 
 def warn(where: str, text: str) -> None:
@@ -24,6 +24,16 @@ def guessed_n_experts(where: str, largest: int) -> int:
     better = "`slotwise trace import ... --n-experts N` says better"
     warn(where, f"n_experts is not recorded; taken as the largest id + 1 = {largest + 1}; {better}")
     return largest + 1
+
+
+def numbers(where: str, record: dict, key: str, *, whole: bool) -> list:
+    """The list under `key`: whole numbers that fit into 32 bits, or finite weights."""
+    value = record.get(key)
+    kinds, bound = ((int,), 2**31) if whole else ((int, float), 1e9)
+    if type(value) is not list or not all(type(v) in kinds and -bound < v < bound for v in value):
+        said = f"{key} {short(value)}" if key in record else f"no {key!r}"
+        raise BadTrace(f"{where}: {said}; it must be a list of {'whole' if whole else 'finite'} numbers")
+    return value
 
 
 def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

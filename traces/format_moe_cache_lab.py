@@ -1,4 +1,4 @@
-"""moe-cache-lab's routing traces: JSON lines, version 1, an event per token and layer.
+"""Routing traces in JSON lines, version 1: an event per token and layer.
 
   {"record_type": "metadata", "format": "moe-cache-lab.routing-jsonl",
    "format_version": 1, "model_id": ..., "num_experts": E,

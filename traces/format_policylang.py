@@ -1,4 +1,4 @@
-"""moe-policylang's recordings: a record per prompt, token and layer, JSON lines or Parquet.
+"""Recordings of a record per prompt, token and layer: JSON lines or Parquet.
 
 JSON lines begin with a header, {"model_name", "num_layers", "num_experts",
 "top_k", "num_entries", ...}; Parquet has no header, only columns.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import TraceWarning, warn_caller
+from .errors import BadTrace, TraceWarning, warn_caller
 
 
 def warn(where: str, text: str) -> None:
@@ -33,6 +33,20 @@ def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.nda
     order = np.argsort(-weights, axis=-1, kind="stable")
     warn(where, "top-k was not in order of weight; ranked by weight")
     return np.take_along_axis(experts, order, -1), np.take_along_axis(weights, order, -1)
+
+
+def moe_layers(where: str, experts: np.ndarray) -> np.ndarray:
+    """Which layers of `experts [tokens, layers, k]` are MoE layers, `[layers]`; warns about the others.
+
+    A layer that holds nothing but zeros (k > 1) or negative ids is dense or was not captured, and is to be left out."""
+    kept = np.asarray((experts >= (experts.shape[2] > 1)).any(axis=(0, 2)))
+    if not kept.any():
+        raise BadTrace(f"{where}: experts holds zeros only; nothing was captured")
+    if not kept.all():
+        gone = short(np.flatnonzero(~kept).tolist())
+        kind = "all zero" if (experts[:, ~kept] >= 0).all() else "empty"
+        warn(where, f"layers {gone} are {kind}, as dense layers are; left out")
+    return kept
 
 
 def request_columns(lengths: np.ndarray, prefill: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:

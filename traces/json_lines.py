@@ -25,17 +25,17 @@ def first_record(path: Path, head: bytes) -> dict:
     return record if isinstance(record, dict) else {}
 
 
-def records(path: Path) -> Iterator[tuple[int, str, dict]]:
+def records(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, str, dict]]:
     """(line, file and line for messages, object) of each line that is not blank; BadTrace if one is no JSON object."""
     at = 0
     with path.open("rb") as file:
-        while line := file.readline(LONGEST):
+        while line := file.readline(longest):
             at += 1
             where = f"{path} line {at}"
             if not line.strip():
                 continue
-            if len(line) == LONGEST:
-                raise BadTrace(f"{where}: longer than {LONGEST} bytes; a line holds one record")
+            if len(line) == longest:
+                raise BadTrace(f"{where}: longer than {longest} bytes; a line holds one record")
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:

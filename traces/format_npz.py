@@ -45,6 +45,7 @@ import numpy as np
 
 from .errors import BadTrace
 from .importing import guessed_n_experts, moe_layers, ranked, request_columns, short, warn
+from .torch_file import is_torch
 from .trace import Trace
 
 name = "npz"
@@ -81,7 +82,7 @@ HEADER_ERRORS = (
 
 
 def sniff(path: Path, head: bytes) -> bool:
-    return head.startswith(b"PK")
+    return head.startswith(b"PK") and not is_torch(head)
 
 
 def read(

@@ -1,4 +1,4 @@
-"""moe-cache-eval's event traces: events.safetensors beside its manifest.json.
+"""Event traces: events.safetensors beside its manifest.json.
 
 An event is a layer of a forward cycle. It holds the set of experts that the
 tokens of the cycle chose, and how many tokens chose each:

@@ -276,3 +276,25 @@ def test_in_a_pipe_nothing_is_cut_and_no_line_ends_in_blanks(words):
     assert said == slotwise(*words.split()).stdout
     assert "…" not in said
     assert [line for line in said.splitlines() if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("name", ["slotwise", "bmoe", "esft", "npz"])
+def test_a_format_is_told_in_detail_by_name(name):
+    said = slotwise("formats", name).stdout
+    assert said.startswith(f"{name}: ")
+    assert said.count("\n") > 5
+    assert max(map(len, said.splitlines())) <= 90
+    assert json.loads(slotwise("formats", name, "--json").stdout)["layout"] in said
+
+
+def test_the_layout_of_npz_names_every_array_that_is_read_with_its_dimensions():
+    from slotwise.traces.format_npz import MEMBERS
+
+    said = dict(re.findall(r"^  (\w+) +((?:\[[\w, +]*\](?: or )?)+)", slotwise("formats", "npz").stdout, re.MULTILINE))
+    assert set(said) == set(MEMBERS) - {"routed_experts"}
+    for name, shape in said.items():
+        assert MEMBERS[name][0] in (None, len(re.findall(r"[TLkPR]", shape))), name
+
+
+def test_an_unknown_format_is_refused_with_those_that_there_are():
+    assert re.search("'nzp'; known: slotwise, .*npz.* mean 'npz'", slotwise("formats", "nzp", code=2).stderr)

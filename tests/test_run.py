@@ -169,3 +169,11 @@ def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     with pytest.raises(FileExistsError):
         slotwise.run("sample", slots=2, shape="tiny", headroom=0, steps=3, out=path, progress=somebody_else)
     assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("theirs", 1)
+
+
+def test_the_share_of_a_split_is_that_of_the_link_unless_it_is_given():
+    options = {"shape": "tiny", "headroom": 0, "alias_layers": 2, "steps": 5, "miss": "split"}
+    (one,) = slotwise.run("sample", "lru", 16, **options)["runs"]
+    link, cpu = (one["ceilings"][name] for name in ("copy_rows_per_s", "host_read_per_s"))
+    assert one["split_share"] == pytest.approx(link / (link + cpu), abs=0.5)  # measured once more after the runs
+    assert 0 < one["split_share"] < 1

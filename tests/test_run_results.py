@@ -289,14 +289,6 @@ def test_a_split_run_says_split_and_what_it_copied():
     assert one["counters"]["bytes_moved"] == one["timing"]["bytes_copied"] > 0
 
 
-def test_the_share_of_a_split_is_that_of_the_link_unless_it_is_given():
-    options = {"shape": "tiny", "headroom": 0, "alias_layers": 2, "steps": 5, "miss": "split"}
-    (one,) = slotwise.run("sample", "lru", 16, **options)["runs"]
-    link, cpu = (one["ceilings"][name] for name in ("copy_rows_per_s", "host_read_per_s"))
-    assert one["split_share"] == pytest.approx(link / (link + cpu), abs=0.5)  # measured once more after the runs
-    assert 0 < one["split_share"] < 1
-
-
 def test_out_is_checked_in_python_too(tmp_path):
     (tmp_path / "R.parquet").write_text("")
     with pytest.raises(BadExecutor, match="exists"):

@@ -43,8 +43,9 @@ from typing import Any
 import numpy as np
 
 from .errors import BadTrace
-from .importing import guessed_n_experts, ranked, request_columns, short, warn
+from .importing import guessed_n_experts, moe_layers, ranked, request_columns, short, warn
 from .npy import header
+from .torch_file import is_torch
 from .trace import Trace
 
 name = "npz"
@@ -78,7 +79,7 @@ ZIP_ERRORS = (
 
 
 def sniff(path: Path, head: bytes) -> bool:
-    return head.startswith(b"PK")
+    return head.startswith(b"PK") and not is_torch(head)
 
 
 def read(
@@ -123,7 +124,7 @@ def assembled(
         if weights.shape != experts.shape:
             raise BadTrace(f"{where}: weights {list(weights.shape)}, but experts {list(experts.shape)}")
         experts, weights = ranked(where, experts, weights)
-    kept = _captured(where, experts)
+    kept = moe_layers(where, experts)
     numbers = _per_layer(where, "layer_ids", first.get("layer_ids", np.arange(len(kept))), kept)
     sizes = _per_layer(where, "row_bytes", np.asarray(first.get("row_bytes", row_bytes or 0)), kept)
     if not kept.all():
@@ -192,16 +193,6 @@ def _largest(experts: np.ndarray) -> int:
         return int(experts.max())
     there = (experts != np.iinfo(experts.dtype).max).any(axis=2, keepdims=True)
     return int(experts.max(initial=0, where=there))
-
-
-def _captured(where: str, experts: np.ndarray) -> np.ndarray:
-    """Which layers are MoE layers: one filled with zeros only (k > 1) is dense or was not captured, and is left out."""
-    kept = np.asarray(experts.any(axis=(0, 2))) if experts.shape[2] > 1 else np.ones(experts.shape[1], bool)
-    if not kept.all():
-        if not kept.any():
-            raise BadTrace(f"{where}: experts holds zeros only; nothing was captured")
-        warn(where, f"layers {short(np.flatnonzero(~kept).tolist())} are all zero, as dense layers are; left out")
-    return kept
 
 
 def _per_layer(where: str, key: str, values: np.ndarray, kept: np.ndarray) -> list[int]:

@@ -45,6 +45,20 @@ def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.nda
     return np.take_along_axis(experts, order, -1), np.take_along_axis(weights, order, -1)
 
 
+def moe_layers(where: str, experts: np.ndarray) -> np.ndarray:
+    """Which layers of `experts [tokens, layers, k]` are MoE layers, `[layers]`; warns about the others.
+
+    A layer that holds nothing but zeros (k > 1) or negative ids is dense or was not captured, and is to be left out."""
+    kept = np.asarray((experts >= (experts.shape[2] > 1)).any(axis=(0, 2)))
+    if not kept.any():
+        raise BadTrace(f"{where}: experts holds zeros only; nothing was captured")
+    if not kept.all():
+        gone = short(np.flatnonzero(~kept).tolist())
+        kind = "all zero" if (experts[:, ~kept] >= 0).all() else "empty"
+        warn(where, f"layers {gone} are {kind}, as dense layers are; left out")
+    return kept
+
+
 def request_columns(lengths: np.ndarray, prefill: np.ndarray, first: np.ndarray) -> dict[str, np.ndarray]:
     """The columns of requests one after the other, of `lengths` rows: the `prefill` first rows of each are one step and
     every other row is a step; positions start at `first`."""

@@ -94,8 +94,10 @@ def _head(path: Path) -> bytes:
 
 
 def _sniff(path: Path, head: bytes) -> str:
-    if head.startswith(b"PAR1"):
-        return "slotwise"
+    if head.startswith(b"PAR1"):  # ours, most of the time: then no other format is imported
+        from . import format_policylang
+
+        return format_policylang.name if format_policylang.sniff(path, head) else "slotwise"
     for name, module in _modules().items():
         if module.sniff(path, head):
             return name

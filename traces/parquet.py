@@ -51,7 +51,7 @@ EXPANSION = 2**15  # no zstd, gzip, lz4 or snappy stream grows by more
 
 
 @contextmanager
-def _decoding(where: str) -> Iterator[None]:
+def decoding(where: str) -> Iterator[None]:
     """Arrow's complaints about a damaged file, as ours."""
     import pyarrow as pa
 
@@ -69,13 +69,13 @@ def read(path: Path) -> Trace:
     where = str(path)
     with path.open("rb"):  # a missing or forbidden file is not a damaged one
         pass
-    with _decoding(where):
+    with decoding(where):
         file = pq.ParquetFile(path)
         record = (file.metadata.metadata or {}).get(KEY)
     if record is None:
         raise BadTrace(f"{where}: a Parquet file, but not a trace: its metadata has no {FORMAT!r} record")
     meta = parse(record, where)
-    with _decoding(where):
+    with decoding(where):
         return Trace(ParquetStore(where, file, meta), meta, path.stem)
 
 
@@ -162,7 +162,7 @@ class ParquetStore:
             group += 1
 
     def _table(self, group: int, columns: list[str]) -> pyarrow.Table:
-        with self._lock, _decoding(self.where):
+        with self._lock, decoding(self.where):
             table = self._file.read_row_group(group, columns=columns, use_threads=False)
         n = int(self.groups[group + 1] - self.groups[group])
         if table.num_rows != n:

@@ -43,6 +43,7 @@ LAYERS = {"layers", "intermediate", "dtypes", "row_bytes"}
 SPANS = ("hot", "cold", "late")
 SPAN, BATCH = ("at_s", "seconds"), ("at_s", "seconds", "bytes")
 MOST_SECONDS, MOST_RATE = 1e9, 1e18  # of one run, and a second: what is more was never measured
+LEAST = 1e-12  # of a rate that is not 0: nothing can be divided by less; seconds may be less, by rounding
 # What runs of one chapter have in common; whatever else they differ in is in their names.
 SHARED = (
     "content_sha256", "machine", "backend", "device", "hidden", "intermediate", "dtypes", "row_bytes", "steps",
@@ -181,6 +182,8 @@ def _check_figure(where: str, path: str, value: Any) -> None:
         raise BadResult(f"{where}: {path} is {value!r}, but must be whole; no result of a run")
     if value < least:
         raise BadResult(f"{where}: {path} is {value}, but must be {least:g} or more; no result of a run")
+    if "_per_s" in name and 0 < value < LEAST:
+        raise BadResult(f"{where}: {path} is {value}, but must be 0, or {LEAST:g} or more; no result of a run")
     if value > most:
         raise BadResult(f"{where}: {path} is {value}, but must be {most:g} at most; no result of a run")
 

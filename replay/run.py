@@ -208,6 +208,10 @@ class _Replayer:
         state = [NAMES.index(name) for name in STATE]
         layers = tally.by_layer[phases].sum(0)
         layers[:, state] = tally.by_layer[:, :, state].sum(0)
+        failed = sum(int(layers[:, NAMES.index(name)].sum()) for name in ("failed", "invalidated"))
+        if options.failures and not failed:
+            text = f"none of the {len(options.failures)} failures met a load: they are of another run"
+            warn_caller(text, ReplayWarning)
         requests, each = tally.by_request()
         each, along = each[phases].sum(0), tally.along[phases].sum(0)
         tokens = tally.along[:, :, -1].sum(1).tolist()

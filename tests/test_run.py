@@ -1,6 +1,7 @@
 """`slotwise run` as a user meets it: plans are the replay's, figures are measured, wrong wishes are one line."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ from conftest import slotwise as cli
 
 import slotwise
 from slotwise.executor.errors import BadExecutor
-from slotwise.replay.errors import BadOption
+from slotwise.replay.errors import BadOption, ReplayWarning
+from slotwise.replay.failures import Failure
 
 WORDS = ("run", "sample", "--shape", "tiny", "--headroom", "0", "--steps", "40", "--alias-layers", "2")
 ASKED = {"policy": "lfru+guard", "slots": 32, "width": 4, "steps": 40}
@@ -177,3 +179,13 @@ def test_the_share_of_a_split_is_that_of_the_link_unless_it_is_given():
     link, cpu = (one["ceilings"][name] for name in ("copy_rows_per_s", "host_read_per_s"))
     assert one["split_share"] == pytest.approx(link / (link + cpu), abs=0.5)  # measured once more after the runs
     assert 0 < one["split_share"] < 1
+
+
+def test_failures_that_met_no_load_are_said_to_be_of_another_run():
+    failure = Failure(step=9, layer=0, phase="demand", load=0, kind="refused")
+    trace = slotwise.Trace.from_arrays([[[0]], [[1]]], n_experts=2)
+    with pytest.warns(ReplayWarning, match="none of the 1 failures met a load"):
+        slotwise.replay(trace, slots=1, failures=(failure,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        slotwise.replay(trace, slots=1, failures=(failure._replace(step=1),))

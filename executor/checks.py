@@ -9,6 +9,7 @@ from warnings import warn
 import numpy as np
 
 from slotwise.policies import Pool
+from slotwise.policies.layout import NONE
 
 from .cold import RowLayout
 from .errors import BadExecutor, CheckFailed, ExecutorWarning
@@ -77,7 +78,7 @@ def check(
     for name, value in wholes.items():
         if type(value) is not int or value < 1:
             raise BadExecutor(f"{name}={value!r}: a whole number, at least 1")
-    if pool.used and any(pool.slots_of(layer) for layer in range(pool.n_layers)):
+    if pool.buffer.get("now") != NONE and any(pool.slots_of(layer) for layer in range(pool.n_layers)):
         raise BadExecutor("the pool has rows already, which are not on this device: reset it, or make a new one")
     bare = [layer for layer, slots in enumerate(pool.slots) if not slots]
     if pool.width and bare and len(bare) < len(pool.slots):

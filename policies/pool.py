@@ -240,11 +240,6 @@ class Pool:
     # --- what is there ---
 
     @property
-    def used(self) -> bool:
-        """Whether any layer was called."""
-        return self.buffer.get("now") != NONE
-
-    @property
     def n_pools(self) -> int:
         """Pools: one, or one per layer."""
         return 1 if self._wide else self.n_layers

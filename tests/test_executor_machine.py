@@ -198,4 +198,4 @@ def test_ten_thousand_random_ticks_of_an_executor_are_those_of_the_model():
     phases = [phase for phase in Phase if phase is not Phase.explain]
     run_state_machine_as_test(Life, settings=settings(max_examples=EXAMPLES, stateful_step_count=24, phases=phases))
     assert Life.ticks >= TICKS
-    assert Life.failures >= 300
+    assert Life.failures >= 100  # how many meet a load hangs on what has landed by then

@@ -219,11 +219,11 @@ def _check_outputs(
     for name, value in (("timeline", timeline), ("weights", weights)):
         if value == "":
             raise BadExecutor(f"{name}='': it is the name of a file")
+    for path in map(Path, filter(None, (timeline, out))):
+        check_target(path)
     read = {Path(each).resolve() for each in (trace, weights) if isinstance(each, str | Path)}
     if timeline and Path(timeline).resolve() in read:
         raise BadExecutor(f"{timeline}: the timeline would replace what the run reads; name another file")
-    for path in map(Path, filter(None, (timeline, out))):
-        check_target(path)
     if out is None:
         return
     path = Path(out)

@@ -76,6 +76,11 @@ class Desk:
         self._found = np.empty((10, 64), np.int64)
         self._group_of = np.full(n_experts, -1, np.int64)
         self._pairs = np.empty((3, 64), np.int64)
+        # Compiled, or loaded from the cache, while the executor opens: no tick should pay for that.
+        no_ids = np.empty((0, 1), np.uint8 if n_experts <= 255 else np.uint16)
+        nobody, no_plan = np.empty(0, np.int64), np.empty(0, np.int32)
+        self.pair_up(no_ids, nobody, nobody, np.empty((0, 1), np.uint8), 0)
+        sort_plan(no_plan, no_plan, no_plan, n_experts, 0, 0, 0, 0, _KINDS, self._found)
 
     def sort(self, plan: Plan, layer: int) -> Sorted:
         """What the plan of one tick asks to be done."""

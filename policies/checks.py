@@ -79,7 +79,17 @@ def native_ids(ids: Any, n_experts: int) -> np.ndarray:
 
 
 def check_together(
-    spec: PolicySpec, *, contract, overflow, prefill, width, lag, max_loads, in_bytes, slots: Sequence[int]
+    spec: PolicySpec,
+    *,
+    contract,
+    overflow,
+    prefill,
+    width,
+    lag_demand,
+    lag_prefetch,
+    max_loads,
+    in_bytes,
+    slots: Sequence[int],
 ) -> None:
     """Raises Refused for parts that are right alone but mean nothing together."""
     if width and not in_bytes and max(slots) == 0:
@@ -93,7 +103,7 @@ def check_together(
         "width > 0 (draw the oracle predictor beside it)": width,
         "the sequential contract": contract == "sequential",
         "overflow exceed": overflow == "exceed",
-        "lag": lag,
+        "lag": lag_demand or (lag_prefetch and width != 0),  # without look-ahead no load is a prefetch
         "max_loads": max_loads is not None,
         "prefill stream": prefill == "stream",
         "rows of unequal size": in_bytes,

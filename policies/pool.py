@@ -98,10 +98,9 @@ class Pool:
         if in_bytes and row_bytes is None:
             raise BadPolicy(f"capacity_bytes={capacity_bytes} needs row_bytes: the bytes of one row, for each layer")
         exceed = overflow == "exceed"
-        lag = lag_demand or (lag_prefetch if width != 0 else 0)  # without look-ahead no load is a prefetch
         check_together(
-            spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag=lag, max_loads=max_loads,
-            in_bytes=in_bytes, slots=self.slots,
+            spec, contract=contract, overflow=overflow, prefill=prefill, width=width, lag_demand=lag_demand,
+            lag_prefetch=lag_prefetch, max_loads=max_loads, in_bytes=in_bytes, slots=self.slots,
         )  # fmt: skip
         rare = (contract == "sequential", exceed, in_bytes, prefill == "stream", lag_demand, lag_prefetch, warmup)
         full = full or any(rare) or max_loads is not None

@@ -1,8 +1,7 @@
-"""What the tests of the imported formats share: a file, a refusal, damage, and a count of demands by hand."""
+"""What the tests of the imported formats share: a file, damage, and a count of demands by hand."""
 
 import random
 
-import pytest
 from trace_cases import whole
 
 from slotwise import replay
@@ -13,14 +12,6 @@ def written(folder, content, name="t.dat"):
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-def refusal(path, **hints) -> str:
-    with pytest.raises(BadTrace) as refused:
-        open_trace(path, **hints)
-    assert "\n" not in str(refused.value)
-    assert str(path) in str(refused.value)
-    return str(refused.value)
 
 
 def assert_replayed(trace, folder, ticks) -> None:

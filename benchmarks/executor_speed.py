@@ -4,9 +4,10 @@
 
 Every tick demands 8 experts of 128, of which so many are pinned in slots and the rest computed on the CPU (no load: the
 pool is full of pins). One layer after another, each fed by the one before. `t` is the host's time of a tick with event
-timing, from its call to its output; hot and cold are spans of device and worker. Serial and overlapped runs take turns.
-`overhead` = t - max(hot, cold) of overlapped ticks; `where` are medians of its parts, microseconds. `efficiency` is
-(t_serial - t) / (t_serial - max(hot, cold)) as a ratio of sums. `untimed` is the time of a layer with no timing at all.
+timing, from its ids' arrival to its output; hot and cold are spans of device and worker. Serial and overlapped runs
+take turns. `overhead` = t - max(hot, cold) of overlapped ticks; `where` are medians of its parts, microseconds.
+`efficiency` is (t_serial - t) / (t_serial - max(hot, cold)) as a ratio of sums. `untimed` is the time of a layer with
+no timing at all.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ def pass_through(executor: Executor, ids: np.ndarray) -> float:
     )
     backend.drain()
     began = time.perf_counter()
-    for step in range(steps):
-        for layer in range(layers):
-            x = backend.norm(x, executor.forward(layer, x, there[step][layer], weights))
+    with backend.queue():
+        for step in range(steps):
+            for layer in range(layers):
+                x = backend.norm(x, executor.forward(layer, x, there[step][layer], weights))
     backend.drain()
     return time.perf_counter() - began
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -150,6 +151,10 @@ class Backend(Protocol):
 
     def norm(self, x: Any, y: Any) -> Any:
         """What the next layer takes in: x + y over the root of its mean square, row by row."""
+        ...
+
+    def queue(self) -> AbstractContextManager[Any]:
+        """Within it, what the caller queues on the device goes where the backend's own work goes: no events between."""
         ...
 
     def spin(self, microseconds: float) -> None:

@@ -13,9 +13,11 @@ from .backend import Copy, Rows
 from .checks import check_choice
 from .cold import RowLayout
 from .cupy_copies import CopyEngine, CopyFailed
-from .cupy_driver import calls, check, need_cupy, need_driver, refused, telling
+from .cupy_driver import NOT_READY, calls, need_cupy, need_driver, telling
 from .cupy_host import HostMerge, RowMemory
-from .cupy_hot import HotChain, launches
+from .cupy_hot import HotChain
+from .cupy_launch import UNIT
+from .cupy_order import Order
 from .cupy_small import MAX_WHERE, SmallKernels, page_locked
 from .cupy_spans import Spans, Timed
 from .cupy_words import Words
@@ -24,8 +26,7 @@ from .host_memory import HOSTS, RING_BYTES, Ring
 from .merge import MERGES
 from .tensors import on_gpu
 
-UNIT = 16  # addresses of rows are counted in these from the lowest of a launch
-_READERS = 4096  # events of hot work that copies may still have to wait for
+_POLLS = 2000  # about a millisecond
 _BATCH = 512  # rows of one batch of copies
 _TOLD = 1 << 18  # bytes of x that a kernel writes to the host
 
@@ -44,8 +45,8 @@ class Tick:
 class CupyBackend(Timed):
     """An NVIDIA GPU through CuPy and the driver: weights in VRAM slots, computed where they lie.
 
-    Device arrays are read after, and returned before, what CuPy's current stream holds; `stream` made current saves two
-    events a call.
+    Device arrays are read after, and returned before, what CuPy's current stream holds; within `queue()`, which makes
+    `stream` current, that takes no events.
 
     device: number of the GPU; nothing is allocated on another. sms: blocks of the hot chain, fewer imitate a smaller
     GPU. copies: how batches are copied, by default the fastest way that the driver has. host: `pinned`, `registered`,
@@ -69,7 +70,7 @@ class CupyBackend(Timed):
         self.sms, self.timing, self.poison = sms, False, False
         self.stream = self._cupy.cuda.Stream(non_blocking=True)  # waits for no other stream but by `hold`
         self._stream = int(self.stream.ptr)
-        self._small = SmallKernels()
+        self._small, self._order = SmallKernels(), Order(self.stream)
         self._copies = CopyEngine(how=copies)
         self.device_name = self._cupy.cuda.runtime.getDeviceProperties(device)["name"].decode()
         self._memory: list[Any] = []
@@ -118,15 +119,11 @@ class CupyBackend(Timed):
         self._cold_out: Any = both.out if both else on_host()  # one address for host and device
         self._ring = Ring(page_locked(RING_BYTES), _BATCH) if self.host_kind == "staged" else None
         self._x_host: Any = on_host()
+        self._x_at, self._cold_at = self._x_host.ctypes.data, self._cold_out.ctypes.data
         self._xs = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._ys = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
         self._turn = 0
         self._words = Words(self._small, self.stream)
-        driver = need_driver()
-        kind = driver.CUevent_flags
-        self._events = [check(driver.cuEventCreate(kind.CU_EVENT_DISABLE_TIMING)) for _ in range(_READERS)]
-        self._handles = [int(event) for event in self._events]
-        self._hot_number = 0
         self._spans = Spans(self.stream, self._copies.stream) if self.timing else None
         self._gpu.synchronize()
 
@@ -143,32 +140,21 @@ class CupyBackend(Timed):
 
     @telling
     def adopt(self, name: str, value: Any) -> Any:
-        return on_gpu(name, value, self.device, self._cupy, UNIT if name == "x" else 4)
+        return on_gpu(name, value, self.device, self._cupy, 16 if name == "x" else 4)
 
     @telling
     def download(self, values: Any) -> np.ndarray:
-        self._after_caller()
+        self._order.after_caller()
         with self.stream:
             return self._cupy.asnumpy(values)
 
     @telling
     def host(self, *values: Any) -> list[np.ndarray]:
-        """Device arrays by kernels that write to the host, others as they are."""
-        self._after_caller()
-        there = iter(self._words.arrays(tuple(value for value in values if isinstance(value, self._cupy.ndarray))))
-        return [next(there) if isinstance(value, self._cupy.ndarray) else np.asarray(value) for value in values]
-
-    def _after_caller(self) -> None:
-        """What we queue from now on waits for what the caller's stream holds; the host does not."""
-        caller = self._cupy.cuda.get_current_stream()
-        if int(caller.ptr) != self._stream:
-            self.stream.wait_event(caller.record())
-
-    def _before_caller(self) -> None:
-        """What the caller queues from now on waits for what we hold; the host does not."""
-        caller = self._cupy.cuda.get_current_stream()
-        if int(caller.ptr) != self._stream:
-            caller.wait_event(self.stream.record())
+        """Device arrays, at most two, by a kernel that writes to the host; others as they are."""
+        self._order.after_caller()
+        there = [value for value in values if isinstance(value, self._cupy.ndarray)]
+        told = iter(self._words.arrays(*there) if there else ())
+        return [next(told) if isinstance(value, self._cupy.ndarray) else np.asarray(value) for value in values]
 
     @telling
     def read(self, address: int, n_bytes: int) -> np.ndarray:
@@ -188,8 +174,9 @@ class CupyBackend(Timed):
             return ticket
 
         try:
-            if after is not None and after > self._hot_number - _READERS and not self._done(after):
-                self._copies.hold_copies(self._handles[after % _READERS])  # the copy stream waits; the host does not
+            reader = None if after is None else self._order.still_reading(after)
+            if reader is not None:
+                self._copies.hold_copies(reader)  # the copy stream waits; the host does not
                 self.reader_waits += 1
             began = self._spans.batch_begins() if self._spans else None
             if self._ring:
@@ -202,9 +189,6 @@ class CupyBackend(Timed):
             raise (CopyDoubtful if failed.doubtful or ticket else CopyRefused)(str(failed)) from failed
         return ticket
 
-    def _done(self, number: int) -> bool:
-        return calls().event_query(self._handles[number % _READERS]) == 0
-
     def landed(self, ticket: int) -> bool:
         return self._copies.landed(ticket)
 
@@ -214,8 +198,8 @@ class CupyBackend(Timed):
     def begin(self, layer: int, x: Any, top_k: int) -> Tick:
         if isinstance(x, np.ndarray):
             x = self.upload(x)
-        self._after_caller()
         if x.nbytes > _TOLD:  # above any batch gate: the copy engine is faster than one block
+            self._order.after_caller()
             kind = self._cupy.cuda.runtime.memcpyDeviceToHost
             self._cupy.cuda.runtime.memcpyAsync(self._x_host.ctypes.data, x.data.ptr, x.nbytes, kind, self._stream)
         if self.poison:
@@ -225,36 +209,29 @@ class CupyBackend(Timed):
             with self.stream:
                 self._hot_out[:n_pairs].fill(np.nan)
         count = 0 if x.nbytes > _TOLD else x.size
-        told = self._words.tell(x.data.ptr, count, self._x_host.ctypes.data)  # the host hears of it with the ids
+        told = self._words.bring(x.data.ptr, self._x_at, count)  # with the ids
         return Tick(layer, x, len(x), told)
 
     def hot(self, tick: Tick, work: Rows, after: Sequence[int] = ()) -> int:
-        if self._spans:
-            self._spans.arrives(first=not tick.hot, waits=bool(after))
+        began, ended = self._spans.hot_work(first=not tick.hot, waits=bool(after)) if self._spans else (0, 0)
         for ticket in after:
             self._copies.hold(self._stream, ticket)  # the compute stream waits for a slot that this tick really reads
-        if self._spans:
-            self._spans.begins()
-        chain, base = self._chains[tick.layer], int(work.rows.min())
-        ids = (work.rows - base) // UNIT
-        for rows, offsets, a, b in launches(work.offsets, chain.tokens):
-            chain.launch(
-                self._stream, base, ids[rows], offsets, work.tokens[a:b], work.places[a:b], tick.x.data.ptr,
-                self._hot_at,
-            )  # fmt: skip
-        if self._spans:
-            self._spans.ends()
         tick.hot = True
-        self._hot_number += 1
-        refused(calls().event_record(self._handles[self._hot_number % _READERS], self._stream))
-        return self._hot_number
+        number, done = self._order.next_reader()
+        self._chains[tick.layer].compute(self._stream, work, tick.x.data.ptr, self._hot_at, (began, ended, done))
+        return number
 
     def inputs(self, tick: Tick) -> tuple[np.ndarray, np.ndarray]:
-        self._words.hear(tick.told)
+        self._words.hear_last(tick.told)
         return self._x_host[: tick.n], self._cold_out
 
     @telling
     def settle(self, tick: Tick) -> None:
+        query, polls = calls().stream_query, 0
+        while query(self._stream) == NOT_READY:  # being woken would cost more than most of what is waited for here
+            polls += 1
+            if polls == _POLLS:
+                break
         self.stream.synchronize()
 
     def read_rate(self, most_bytes: int) -> float:
@@ -268,9 +245,9 @@ class CupyBackend(Timed):
         y = self._ys[self._turn][:n]
         if self._host_merge:
             (weights,) = self.host(weights)
-            self._words.hear(self._words.tell(y.data.ptr, 0, self._x_host.ctypes.data))  # so the hot chain is done
+            self._words.hear(self._words.tell())  # so the hot chain is done
             self._host_merge.merge(self._stream, chains, weights, y.data.ptr)
-            self._before_caller()
+            self._order.before_caller()
             return y
         if not isinstance(weights, self._cupy.ndarray):
             weights = self.upload(np.ascontiguousarray(weights, np.float32))
@@ -278,10 +255,10 @@ class CupyBackend(Timed):
         for a in range(0, n, step):
             b, row = min(n, a + step), 4 * hidden
             self._small.merge(
-                self._stream, self._hot_out.data.ptr + a * k * row, self._cold_out.ctypes.data + a * k * row,
-                chains[a:b].ravel(), weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden,
+                self._stream, self._hot_at + a * k * row, self._cold_at + a * k * row, chains[a:b],
+                weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden,
             )  # fmt: skip
-        self._before_caller()
+        self._order.before_caller()
         return y
 
     @telling
@@ -289,10 +266,13 @@ class CupyBackend(Timed):
         n, hidden = y.shape
         x = x if isinstance(x, self._cupy.ndarray) else self.upload(np.asarray(x, np.float32))
         to = self._xs[self._turn][:n]
-        self._after_caller()
+        self._order.after_caller()
         self._small.norm(self._stream, x.data.ptr, y.data.ptr, to.data.ptr, n, hidden)
-        self._before_caller()
+        self._order.before_caller()
         return to
+
+    def queue(self) -> Any:
+        return self.stream
 
     def spin(self, microseconds: float) -> None:
         self._small.busy_wait(self._stream, microseconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,9 @@ class NullBackend:
 
     def norm(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x
+
+    def queue(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def spin(self, microseconds: float) -> None:
         self.calls.append(("spin", microseconds))

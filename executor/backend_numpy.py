@@ -9,6 +9,7 @@ import ctypes
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter, sleep
 from typing import Any
@@ -202,6 +203,9 @@ class NumpyBackend:
     def norm(self, x: Any, y: Any) -> np.ndarray:
         total = np.asarray(x, np.float32) + y
         return total / np.sqrt(np.mean(total * total, axis=1, keepdims=True) + np.float32(1e-6))
+
+    def queue(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def spin(self, microseconds: float) -> None:
         until = perf_counter() + microseconds * 1e-6

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .cupy_driver import LOST, calls, check, need_cupy, need_driver
+from .cupy_driver import LOST, NOT_READY, calls, check, need_cupy, need_driver
 from .cupy_small import page_locked
 from .errors import BadExecutor, ContextLost
 
-NOT_READY = 600  # CUDA_ERROR_NOT_READY
 WAYS = ("batch", "batch_12_8", "loop")
 
 

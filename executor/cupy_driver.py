@@ -14,6 +14,7 @@ from .errors import BadExecutor, ContextLost
 
 GET_IT = "install slotwise[cuda12] or slotwise[cuda13], whichever the driver supports"
 
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 LOST = frozenset({  # CUresult and cudaError alike: after these the context answers nothing else (CUDA Driver API)
     4, 201, 214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719,
@@ -104,6 +105,7 @@ class Calls:
         self.event_record = _call(quick, "cuEventRecord", pointer, pointer)
         self.event_query = _call(quick, "cuEventQuery", pointer)
         self.event_synchronize = _call(waiting, "cuEventSynchronize", pointer)
+        self.stream_query = _call(quick, "cuStreamQuery", pointer)
         self.stream_wait = _call(quick, "cuStreamWaitEvent", pointer, pointer, word)
         self.copy_to_device = _call(quick, "cuMemcpyHtoDAsync_v2", pointer, pointer, number, pointer)
         batch = (pointer, pointer, pointer, number, pointer, pointer, number)
@@ -153,7 +155,7 @@ class Kernel:
     ):
         driver = need_driver()
         self.raw = module.get_function(name)  # keeps the code loaded
-        self.args = args
+        self.args: Any = args
         self.function = int(self.raw.kernel.ptr)
         if shared_bytes:
             # The whole carve-out: else the first kernel on an SM leaves no room for the second beside it.
@@ -172,13 +174,14 @@ class Kernel:
             self.config.attrs, self.config.numAttrs = [may], 1
         self._pointers = np.array([args.ctypes.data], np.uint64)
         self.parameters = self._pointers.ctypes.data
-        self._stream = 0
+        self._stream, self._grid = 0, (grid, 1)
         self._config_at = int(self.config.getPtr())
         self._launch = calls().launch
 
     def grid(self, x: int, y: int = 1) -> None:
         """Sets the number of blocks of the next launches."""
-        self.config.gridDimX, self.config.gridDimY = x, y
+        if (x, y) != self._grid:
+            self.config.gridDimX, self.config.gridDimY = self._grid = x, y
 
     def launch(self, stream: int) -> None:
         """Queues the kernel on a stream, given as its handle. Raises BadExecutor if the driver refuses."""
@@ -207,6 +210,7 @@ class KernelGraph:
             self._keep.append((node, parameters))
             self._nodes.append((int(node), int(parameters.getPtr())))
         self._exec = int(self._graph.graphExec)
+        self.handles = (self._exec, *(handle for node in self._nodes for handle in node))
         self._set, self._launch = calls().graph_set, calls().graph_launch
 
     def launch(self, stream: int) -> None:

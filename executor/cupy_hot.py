@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .backend import Rows
 from .cold import ACTIVATIONS, RowLayout
-from .cupy_driver import Kernel, KernelGraph, attribute, compiled, need_cupy, source
-from .dtypes import dtype_named
+from .cupy_driver import Kernel, KernelGraph, attribute, calls, compiled, need_cupy, refused
+from .cupy_launch import FITS_NOT, UNIT, Launch, address_of
+from .cupy_program import MAX_PAIRS, MAX_ROWS, Phase, check_layout, cut, program
 from .errors import BadExecutor
 
-MAX_ROWS = 64  # of one launch
-MAX_PAIRS = 128
 TOKENS = (1, 2, 4, 8)  # kernels are compiled for rows of up to that many tokens
 LAUNCHES = ("graph", "direct")
 WORK = np.dtype(
@@ -27,93 +27,6 @@ WORK = np.dtype(
     ],
     align=True,
 )  # fmt: skip
-# As the kernels read each dtype: weights of a granule, which one lane takes at a time; what a part must be aligned to.
-GRANULE = {"f32": 4, "f16": 8, "bf16": 8, "Q8_0": 8, "Q4_0": 8, "MXFP4": 8, "Q4_K": 32, "Q6_K": 16}
-ALIGNED_TO = {"f32": 16, "f16": 16, "bf16": 16, "Q8_0": 2, "Q4_0": 2, "MXFP4": 1, "Q4_K": 16, "Q6_K": 2}
-TAIL_BYTES = 16  # a word that begins at the end of the last stage reads past it
-
-
-class Phase(NamedTuple):
-    """How one kernel is cut: warps of a block, output rows that a warp makes at once, weights of a slice of them,
-    stages of a warp's ring, bytes of shared memory."""
-
-    warps: int
-    outputs: int
-    slice_weights: int
-    depth: int
-    shared_bytes: int
-
-
-def pitch(dtype: str, along: int, slice_weights: int, start: int) -> int:
-    """Bytes of shared memory that hold a slice of one output row of `along` weights: Part::PITCH of cupy_hot.cu."""
-    of = dtype_named(dtype)
-    stride, width = of.bytes_of(along), of.bytes_of(min(along, slice_weights))
-    return width if not (stride % 16 or width % 16 or start % 16) else -(-(width + 15) // 16) * 16
-
-
-def slices(dtypes: Sequence[str], along: int, most_bytes: int) -> int:
-    """Weights of a slice: whole granules for all 32 lanes, few of them idle, at most `most_bytes` of any dtype."""
-    step = 32 * max(GRANULE[name] for name in dtypes)
-    steps = -(-along // step)
-    widest = max(dtype_named(name).block_bytes / dtype_named(name).block for name in dtypes)
-    fit = max(1, int(most_bytes // (widest * step)))
-    best = min(range(1, min(fit, steps) + 1), key=lambda count: (-(-steps // count) * count - steps, -count))
-    return along if best >= steps else best * step
-
-
-def cut(layout: RowLayout, down: bool, tokens: int, shared: tuple[int, int]) -> Phase | None:
-    """The shape of a kernel for rows of that many tokens, or None where shared memory does not hold their inputs.
-
-    shared: bytes that a block may have so that another finds room beside it, and bytes that a block may have at most.
-    """
-    along = layout.inner if down else layout.hidden
-    parts = (2,) if down else (0, 1)
-    names = [layout.dtypes[i] for i in parts]
-    # Measured on an H200, rows of 2048 x 768 in bf16, Q8_0, Q4_K and Q6_K, against 8 to 16 warps and 1 to 4 outputs:
-    # one token wants many warps, several want the inputs in shared memory read seldom.
-    warps, outputs = (16, 4 if down else 1) if tokens == 1 else (8, 4 if down else 2)
-    if tokens == 1 and names == ["Q6_K"]:
-        outputs = 2  # what it holds of four output rows does not fit the registers
-    inputs = tokens * along * 4 + TAIL_BYTES
-    for room in shared:
-        for most_bytes in (1536, 1024, 512):
-            weights = slices(names, along, most_bytes)
-            stage = outputs * sum(pitch(layout.dtypes[i], along, weights, layout.starts[i]) for i in parts)
-            depth = min(6, (room - inputs) // (warps * stage))
-            if depth >= 2:
-                return Phase(warps, outputs, weights, depth, inputs + warps * stage * depth)
-    return None
-
-
-def program(layout: RowLayout, shapes: dict[int, tuple[Phase, Phase]]) -> str:
-    """The source of all kernels of a layout: its constants, the body that layouts share, two kernels for each shape."""
-    constants = {"HIDDEN": layout.hidden, "INNER": layout.inner, "MAX_ROWS": MAX_ROWS, "MAX_PAIRS": MAX_PAIRS}
-    for i, name in enumerate(("GATE", "UP", "DOWN")):
-        constants[name] = dtype_named(layout.dtypes[i]).code
-        constants |= {f"{name}_AT": layout.starts[i], f"{name}_BIAS_AT": layout.bias_starts[i]}
-    head = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    tail = "".join(
-        f"CHAIN({tokens}, {first.warps}, {', '.join(map(str, (*first[1:], *second[1:])))})\n"
-        for tokens, (first, second) in shapes.items()
-    )
-    return head + source("cupy_hot.cu") + tail
-
-
-def check_layout(layout: RowLayout) -> None:
-    """Raises BadExecutor for a layout that the kernels cannot read 16 bytes at a time."""
-    elsewhere = "compute this layer on the CPU, or store it so"
-    for name, value in (("hidden", layout.hidden), ("inner", layout.inner)):
-        if value % 8:
-            raise BadExecutor(f"{name}={value}: the hot chain needs a multiple of 8; {elsewhere}")
-    for part, name, start in zip(("gate", "up", "down"), layout.dtypes, layout.starts, strict=True):
-        if start % ALIGNED_TO[name]:
-            raise BadExecutor(
-                f"{part} of {name} begins at byte {start} of a row: the hot chain needs a multiple of "
-                f"{ALIGNED_TO[name]}; give the RowLayout such offsets"
-            )
-    for part, start in zip(("gate", "up", "down"), layout.bias_starts, strict=True):
-        if start >= 0 and start % 4:
-            raise BadExecutor(f"the bias of {part} begins at byte {start} of a row: give the RowLayout a multiple of 4")
 
 
 def padded(layout: RowLayout) -> int:
@@ -173,6 +86,7 @@ class HotChain:
         self.launches = launches
         graphs = self.kernels if launches == "graph" else {}
         self._graphs = {tokens: KernelGraph(pair) for tokens, pair in graphs.items()}
+        self.quick = _quick(self.work, self._graphs) if graphs else None
 
     def _shapes(self) -> dict[int, tuple[Phase, Phase]]:
         whole = attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR")
@@ -246,6 +160,25 @@ class HotChain:
         self._token[:pairs], self._to[:pairs] = tokens, to
         self.launch_prepared(stream, most)
 
+    def compute(self, stream: int, work: Rows, x: int, out: int, events: tuple[int, int, int]) -> None:
+        """Queues rows at addresses that are multiples of UNIT, with slot_bytes=UNIT, in as many launches as they need.
+
+        events: handles to record before the work, after it, and after it again; 0 is none.
+        """
+        error = self.quick.start(stream, *work, x, out, *events) if self.quick else FITS_NOT
+        if error != FITS_NOT:
+            refused(error)
+            return
+        record = calls().event_record
+        if events[0]:
+            refused(record(events[0], stream))
+        base = int(work.rows.min())
+        ids = (work.rows - base) // UNIT
+        for rows, offsets, a, b in launches(work.offsets, self.tokens):
+            self.launch(stream, base, ids[rows], offsets, work.tokens[a:b], work.places[a:b], x, out)
+        for event in filter(None, events[1:]):
+            refused(record(event, stream))
+
     def launch_prepared(self, stream: int, most_tokens: int) -> None:
         """The same for a `work` that the caller has filled: rows, slots, x, out, slot, first, token, to. No checks."""
         for held in self.shapes:
@@ -264,6 +197,14 @@ class HotChain:
         """The same pairs with rows of too many tokens repeated, each time for the next of them."""
         cuts = [np.arange(begin, end, self.tokens) for begin, end in itertools.pairwise(offsets)]
         return np.repeat(slot_ids, [len(each) for each in cuts]), np.append(np.concatenate(cuts), offsets[-1])
+
+
+def _quick(work: np.ndarray, graphs: dict[int, KernelGraph]) -> Launch:
+    """The same launches from compiled code."""
+    table = np.array([(tokens, *graph.handles) for tokens, graph in sorted(graphs.items())], np.int64)
+    of = calls()
+    set_node, launch, record = map(address_of, (of.graph_set, of.graph_launch, of.event_record))
+    return Launch(work, table, set_node=set_node, launch=launch, record=record)
 
 
 def launches(offsets: np.ndarray, most: int) -> Iterator[tuple[list[int], list[int], int, int]]:

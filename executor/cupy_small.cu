@@ -83,19 +83,31 @@ extern "C" __global__ void rms_norm(const __grid_constant__ Norm a) {
 }
 
 struct Tell {
-  const u32 *words;  // [count], device
-  u32 *to;           // [count], page-locked and mapped
-  u32 *flag;         // page-locked and mapped
-  u32 count, sequence;
+  const u32 *words[TELLS];  // [count] each, device
+  u32 *to[TELLS];           // [count] each, page-locked and mapped
+  u32 *flag;                // page-locked and mapped; the second flag is 64 bytes on
+  u32 count[TELLS], sequence;
 };
 
-// Copies words to the host, then raises the flag: a host that reads `sequence` there reads all the words. One block.
-extern "C" __global__ void tell(const __grid_constant__ Tell a) {
-  wait_for_kernels_before();
-  for (u32 i = threadIdx.x; i < a.count; i += blockDim.x) a.to[i] = a.words[i];
+__device__ __forceinline__ void send(const u32 *from, u32 *to, u32 count) {
+  const u32 wide = ((u64)from | (u64)to) % 16 ? 0 : count / 4;
+  for (u32 i = threadIdx.x; i < wide; i += blockDim.x) ((uint4 *)to)[i] = ((const uint4 *)from)[i];
+  for (u32 i = 4 * wide + threadIdx.x; i < count; i += blockDim.x) to[i] = from[i];
+}
+__device__ __forceinline__ void raise_flag(u32 *flag, u32 sequence) {
   __threadfence_system();
   __syncthreads();
-  if (threadIdx.x == 0) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(a.flag), "r"(a.sequence) : "memory");
+  if (threadIdx.x == 0) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(sequence) : "memory");
+}
+
+// Copies words to the host, then raises a flag: a host that reads `sequence` there reads all the words. What comes last
+// has a flag of its own, so that nobody waits for it who needs the others only. One block.
+extern "C" __global__ void tell(const __grid_constant__ Tell a) {
+  wait_for_kernels_before();
+  for (u32 i = 0; i + 1 < TELLS; i++) send(a.words[i], a.to[i], a.count[i]);
+  raise_flag(a.flag, a.sequence);
+  send(a.words[TELLS - 1], a.to[TELLS - 1], a.count[TELLS - 1]);
+  raise_flag(a.flag + 16, a.sequence);
 }
 
 struct Busy {

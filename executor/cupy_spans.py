@@ -18,7 +18,7 @@ class Spans:
         self._cupy = need_cupy()
         self._stream, self._copy_stream = stream, copy_stream
         self._zero = self._cupy.cuda.Event()
-        self._hot: list[list[Any]] = []  # of the present tick: whether it waits, events of arriving, beginning, ending
+        self._hot: list[tuple[Any, Any, Any]] = []  # of the present tick: where it arrived (to wait), began, ended
         self._spare: list[Any] = []
         self._batches: deque[tuple[Any, Any, int]] = deque()
         self._set_zero()
@@ -32,37 +32,38 @@ class Spans:
         return self._cupy.cuda.get_elapsed_time(first, last) * 1e-3
 
     def _event(self, stream: Any) -> Any:
-        event = self._spare.pop() if self._spare else self._cupy.cuda.Event()
+        event = self._blank()
         event.record(stream)
         return event
 
+    def _blank(self) -> Any:
+        return self._spare.pop() if self._spare else self._cupy.cuda.Event()
+
     # --- hot work ---
 
-    def arrives(self, *, first: bool, waits: bool) -> None:
-        """Before the stream waits for copies, if it does. first: of its tick; what is known of the last one goes."""
+    def hot_work(self, *, first: bool, waits: bool) -> tuple[int, int]:
+        """Handles of two events to record where the work begins and where it ends, once it has waited for copies.
+
+        first: of its tick; what is known of the last one goes.
+        """
         if first:
-            self._spare += (event for _, *events in self._hot for event in events)
+            self._spare += (event for events in self._hot for event in events if event)
             self._hot.clear()
-        self._hot.append([waits, self._event(self._stream)])
-
-    def begins(self) -> None:
-        """Once it has waited."""
-        self._hot[-1].append(self._event(self._stream))
-
-    def ends(self) -> None:
-        """After the last launch."""
-        self._hot[-1].append(self._event(self._stream))
+        arrived = self._event(self._stream) if waits else None
+        began, ended = self._blank(), self._blank()
+        self._hot.append((arrived, began, ended))
+        return began.ptr, ended.ptr
 
     def _at(self, event: Any) -> float:
         return self._zero_s + self._since(self._zero, event)
 
     def hot(self) -> list[tuple[float, float]]:
         """(began, ended) of each piece of the tick that has just been waited for."""
-        return [(self._at(began), self._at(ended)) for _, _, began, ended in self._hot]
+        return [(self._at(began), self._at(ended)) for _, began, ended in self._hot]
 
     def late(self) -> list[tuple[float, float]]:
         """(arrived, began) of each piece that had copies to wait for."""
-        return [(self._at(arrived), self._at(began)) for waits, arrived, began, _ in self._hot if waits]
+        return [(self._at(arrived), self._at(began)) for arrived, began, _ in self._hot if arrived]
 
     # --- copies ---
 

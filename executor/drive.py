@@ -53,7 +53,8 @@ def drive(
     """
     driven = Driven()
     try:
-        _drive(executor, source, predictor, driven, n_steps, reset, dense_us, seed, watch, progress)
+        with executor.backend.queue():
+            _drive(executor, source, predictor, driven, n_steps, reset, dense_us, seed, watch, progress)
         executor.synchronize()
         if watch:
             watch.end()

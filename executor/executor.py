@@ -126,7 +126,7 @@ class Executor:
         tick = self.backend.begin(layer, x, self.top_k)
         ahead = layer + self.horizon < self.pool.n_layers and self.pool.width != 0
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
-        ids, *offers = (np.ascontiguousarray(np.atleast_2d(each)) for each in self.backend.host(*asked))
+        ids, *offers = map(_rows, self.backend.host(*asked))
         began = monotonic()
         self.dispatcher.leave()
         plan, self._torn = self._journal.step(layer, ids), True
@@ -147,18 +147,19 @@ class Executor:
             self._look_ahead(layer + self.horizon, offers[0])
         started, self._torn = monotonic(), False
         jobs = self.dispatcher.wait()
-        if self.ticks is None:
-            return self.backend.merge(tick, chains, weights)
-        self.backend.settle(tick)
-        settled = monotonic()
+        waited = monotonic()
         y = self.backend.merge(tick, chains, weights)
+        if self.ticks is None:
+            return y
+        self.backend.settle(tick)
         ended = monotonic()
+        hot = self.backend.hot_spans(tick)
+        computed = max([waited, *(until for _, until in hot)])
         self.ticks.append(
             TickTimes(
                 self._step, layer, len(work.hits.experts), len(work.misses.experts), len(work.loads), began,
-                planned - began, settled - started, ended - settled, ended - began,
-                self.backend.hot_spans(tick), [self.chain.times(job) for job in jobs],
-                self.backend.late_spans(tick), self.backend.copy_spans(),
+                planned - began, computed - started, ended - computed, ended - began, hot,
+                [self.chain.times(job) for job in jobs], self.backend.late_spans(tick), self.backend.copy_spans(),
             )
         )  # fmt: skip
         return y
@@ -169,7 +170,7 @@ class Executor:
             return
         predicted = take_ids(self.backend, predicted)
         self.transfers.pump()
-        self._look_ahead(layer, np.atleast_2d(self.backend.host(predicted)[0]))
+        self._look_ahead(layer, _rows(self.backend.host(predicted)[0]))
 
     def _look_ahead(self, layer: int, predicted: np.ndarray) -> None:
         work = self._sort(self._journal.prefetch(layer, predicted), layer)
@@ -261,3 +262,8 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _rows(values: np.ndarray) -> np.ndarray:
+    """One row a token, C-contiguous."""
+    return values if values.ndim == 2 and values.flags.c_contiguous else np.ascontiguousarray(np.atleast_2d(values))

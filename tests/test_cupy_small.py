@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cupy_cases import gpu
 
-from slotwise.executor.cupy_small import SmallKernels, page_locked
+from slotwise.executor.cupy_small import LAST_FLAG, SmallKernels, page_locked
 from slotwise.executor.merge import ABSENT, COLD, HOT, merged
 
 pytestmark = pytest.mark.gpu
@@ -59,11 +59,18 @@ def test_a_host_that_sees_the_sequence_number_sees_the_words():
     for sequence in range(1, 200):
         words = cupy.full(64, 7 * sequence, np.uint32)
         cupy.cuda.get_current_stream().synchronize()
-        small().tell(on.ptr, words.data.ptr, 64, board.ctypes.data, board[1000:].ctypes.data, sequence)
+        at = board.ctypes.data
+        there = words.data.ptr
+        small().tell(
+            on.ptr, (there, there + 128, there), (at, at + 128, at + 512), (32, 32, 64), at + 4 * 900, sequence
+        )
         until = time.monotonic() + 5
-        while board[1000] != sequence:
+        while board[900] != sequence:
             assert time.monotonic() < until, "the flag never came"
         assert (board[:64] == 7 * sequence).all()
+        while board[900 + LAST_FLAG] != sequence:
+            assert time.monotonic() < until, "the last flag never came"
+        assert (board[128:192] == 7 * sequence).all()
 
 
 def test_busy_wait_holds_the_stream_for_its_microseconds():

@@ -50,6 +50,7 @@ class Backend(Protocol):
     owned: bool  # by an executor, which closes it: one backend cannot serve two
     timing: bool  # whether spans of hot work and copies are kept; the executor sets it before it prepares
     poison: bool  # whether outputs are NaN before each tick, so that what nobody computes shows
+    counter: int  # address of a 32-bit word that counts finished cold jobs, if the device waits for it by itself, or 0
     reader_waits: int  # copies that had to wait for the last reader of their slot, since it was not done
 
     @staticmethod
@@ -72,8 +73,8 @@ class Backend(Protocol):
         """Address of new device memory, aligned to 256 bytes. Called while the executor opens, and never later."""
         ...
 
-    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
-        """Takes in the layers' layouts and the most pairs of a tick within the batch gate."""
+    def prepare(self, layouts: Sequence[RowLayout], n_tokens: int, top_k: int) -> None:
+        """Takes in the layers' layouts and the most tokens of a tick."""
         ...
 
     def upload(self, values: np.ndarray) -> Any:
@@ -142,10 +143,11 @@ class Backend(Protocol):
         """
         ...
 
-    def merge(self, tick: Any, chains: np.ndarray, weights: Any) -> Any:
+    def merge(self, tick: Any, chains: np.ndarray, weights: Any, jobs: int) -> Any:
         """y [n, hidden]: per token the outputs of its pairs times their weights, summed in router order.
 
-        `chains` [n, k] says who computed each pair: ABSENT (nobody), HOT or COLD. The cold work is done by now.
+        `chains` [n, k] says who computed each pair: ABSENT (nobody), HOT or COLD. The cold work is done by now; or,
+        with a `counter`, once that has counted so many jobs.
         """
         ...
 

@@ -76,7 +76,7 @@ class CupyBackend(Timed):
         self._memory: list[Any] = []
         self._rows = RowMemory(host)
         self._chains: list[HotChain] = []
-        self.reader_waits = 0
+        self.reader_waits = self.counter = 0
 
     @staticmethod
     def missing(cold: str = "native") -> str | None:
@@ -101,9 +101,9 @@ class CupyBackend(Timed):
         self._memory.append(memory)
         return int(memory.data.ptr)
 
-    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+    def prepare(self, layouts: Sequence[RowLayout], n_tokens: int, top_k: int) -> None:
         """Compiles the kernels and makes every buffer that ticks use: x and y by turns, outputs, words for the host."""
-        hidden = layouts[0].hidden
+        hidden, n_pairs = layouts[0].hidden, n_tokens * top_k
         if any(layout.hidden != hidden for layout in layouts):
             raise BadExecutor("layers of different hidden sizes: one model has one")
         known = {}
@@ -112,16 +112,17 @@ class CupyBackend(Timed):
             known[layout].work["slot_bytes"] = UNIT
         self._chains = [known[layout] for layout in layouts]
         empty = self._cupy.empty
-        on_host = lambda: page_locked(n_pairs * hidden * 4).view(np.float32).reshape(n_pairs, hidden)  # noqa: E731
+        on_host = lambda n: page_locked(n * hidden * 4).view(np.float32).reshape(n, hidden)  # noqa: E731
         self._host_merge = both = HostMerge(self._small, n_pairs, hidden) if self.merge_on == "cpu" else None
         self._hot_out: Any = both.out if both else empty((n_pairs, hidden), np.float32)
         self._hot_at = self._hot_out.ctypes.data if both else self._hot_out.data.ptr
-        self._cold_out: Any = both.out if both else on_host()  # one address for host and device
+        self._cold_out: Any = both.out if both else on_host(n_pairs)  # one address for host and device
+        self._count = None if both else page_locked(64)  # the merge kernel waits for the cold chain by itself
+        self.counter = 0 if self._count is None else self._count.ctypes.data
         self._ring = Ring(page_locked(RING_BYTES), _BATCH) if self.host_kind == "staged" else None
-        self._x_host: Any = on_host()
+        self._x_host: Any = on_host(n_tokens)
         self._x_at, self._cold_at = self._x_host.ctypes.data, self._cold_out.ctypes.data
-        self._xs = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
-        self._ys = [empty((n_pairs, hidden), np.float32) for _ in range(2)]
+        self._xs, self._ys = ([empty((n_tokens, hidden), np.float32) for _ in range(2)] for _ in range(2))
         self._turn = 0
         self._words = Words(self._small, self.stream)
         self._spans = Spans(self.stream, self._copies.stream) if self.timing else None
@@ -227,10 +228,8 @@ class CupyBackend(Timed):
 
     @telling
     def settle(self, tick: Tick) -> None:
-        query, polls = calls().stream_query, 0
-        while query(self._stream) == NOT_READY:  # being woken would cost more than most of what is waited for here
-            polls += 1
-            if polls == _POLLS:
+        for _ in range(_POLLS):  # being woken would cost more than most of what is waited for here
+            if calls().stream_query(self._stream) != NOT_READY:
                 break
         self.stream.synchronize()
 
@@ -238,7 +237,7 @@ class CupyBackend(Timed):
         return self._small.read_rate(self.stream, most_bytes)
 
     @telling
-    def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> Any:
+    def merge(self, tick: Tick, chains: np.ndarray, weights: Any, jobs: int = 0) -> Any:
         n, k = chains.shape
         hidden = tick.x.shape[1]
         self._turn ^= 1
@@ -256,7 +255,7 @@ class CupyBackend(Timed):
             b, row = min(n, a + step), 4 * hidden
             self._small.merge(
                 self._stream, self._hot_at + a * k * row, self._cold_at + a * k * row, chains[a:b],
-                weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden,
+                weights.data.ptr + 4 * a * k, y.data.ptr + a * row, b - a, k, hidden, self.counter, jobs,
             )  # fmt: skip
         self._order.before_caller()
         return y

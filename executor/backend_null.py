@@ -22,7 +22,7 @@ class NullBackend:
     name, device_name, owned = "null", "none, nothing is moved or computed there", False
     timing = False
     poison = False
-    reader_waits = 0
+    reader_waits = counter = 0
 
     def __init__(self, *, host: str = "pinned", merge: str = "gpu"):
         check_choice("host", host, HOSTS)
@@ -46,8 +46,8 @@ class NullBackend:
         start, self._next = self._next, self._next + -(-n_bytes // 256) * 256
         return start
 
-    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
-        self.calls.append(("prepare", n_pairs))
+    def prepare(self, layouts: Sequence[RowLayout], n_tokens: int, top_k: int) -> None:
+        self.calls.append(("prepare", n_tokens * top_k))
 
     def upload(self, values: np.ndarray) -> np.ndarray:
         return values
@@ -100,7 +100,7 @@ class NullBackend:
     def read_rate(self, most_bytes: int) -> None:
         return None
 
-    def merge(self, tick: tuple[np.ndarray, np.ndarray], chains: np.ndarray, weights: Any) -> np.ndarray:
+    def merge(self, tick: tuple[np.ndarray, np.ndarray], chains: np.ndarray, weights: Any, jobs: int = 0) -> np.ndarray:
         self.calls.append(("merge", chains.shape))
         return np.zeros_like(tick[0])
 

@@ -65,7 +65,7 @@ class NumpyBackend:
     ):
         self.device_bytes, self.host_kind = device_bytes, check_choice("host", host, HOSTS)
         self.merge_on, self.timing = check_choice("merge", merge, MERGES), False
-        self._taken = self.reader_waits = 0
+        self._taken = self.reader_waits = self.counter = 0  # `merge` waits, on the host
         self._memory: list[np.ndarray] = []
         self._chain = ColdChain(threads, variant=variant, kind=cold)
         self._layers: list[Layer] = []
@@ -95,7 +95,7 @@ class NumpyBackend:
         self._taken += n_bytes
         return memory.ctypes.data
 
-    def prepare(self, layouts: Sequence[RowLayout], n_pairs: int) -> None:
+    def prepare(self, layouts: Sequence[RowLayout], n_tokens: int, top_k: int) -> None:
         self._chain.open()
         known = {layout: self._chain.layer(layout) for layout in dict.fromkeys(layouts)}
         self._layers = [known[layout] for layout in layouts]
@@ -196,7 +196,7 @@ class NumpyBackend:
     def late_spans(self, tick: Tick) -> list[tuple[float, float]]:
         return tick.late
 
-    def merge(self, tick: Tick, chains: np.ndarray, weights: Any) -> np.ndarray:
+    def merge(self, tick: Tick, chains: np.ndarray, weights: Any, jobs: int = 0) -> np.ndarray:
         self.settle(tick)
         return merged(tick.out.reshape(*chains.shape, -1), chains, np.asarray(weights, np.float32))
 

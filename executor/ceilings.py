@@ -52,7 +52,7 @@ def measure(backend: Backend, chain: ColdChain, store: HostStore) -> dict[str, f
     store where it is that large, else of memory made for it (at most 512 MiB). `device_read`: what the hot chain could
     read. All of them are None on a backend that moves nothing.
     """
-    backend.prepare(store.layouts, 1)
+    backend.prepare(store.layouts, 1, 1)
     wanted, free = 4 * l3_bytes(), backend.free_bytes()
     names = ("copy_rows_per_s", "copy_large_per_s", "host_read_per_s", "device_read_per_s")
     found: dict[str, float | int | None] = dict.fromkeys(names)

@@ -243,6 +243,7 @@ typedef struct {
   uint64_t seed;
   float sigma;
   int fill_dtype;
+  _Atomic uint32_t *counter;   // NULL, or a word of the caller that counts finished jobs: a GPU may be watching it
   _Atomic uint64_t *checksum;  // of the caller, who waits: this place may be taken again before it wakes
   _Atomic int failed;
   _Atomic int inside;        // threads that have not left the job
@@ -471,6 +472,7 @@ static void work_on(pool *p, job *j) {
       if (atomic_fetch_add(&f->finished, 1) + 1 == f->pieces && last) {
         if (atomic_load(&j->failed)) remember_failure(p, j->ticket);
         j->ended = now_s();
+        if (j->counter) atomic_fetch_add(j->counter, 1);
         atomic_store(&j->finished, j->ticket);
         if (atomic_load(&p->waiters)) {
           pthread_mutex_lock(&p->lock);
@@ -612,6 +614,7 @@ static job *begin_job(pool *p, int kind) {
   release_views(j);
   j->ticket = 0;  // whoever waits for the job that was here must not release the views of the next
   j->kind = kind;
+  j->counter = NULL;
   j->n_phases = 1;
   j->fail_piece = -1;
   return j;
@@ -692,18 +695,20 @@ static size_t rows_of_piece(const pool *p, size_t n_rows, size_t bytes_each, siz
   return rows > MAX_ROWS ? MAX_ROWS : rows < 8 ? 8 : rows;
 }
 
-// submit(layer, rows, offsets, tokens, x, n_tokens, out, places, n_out) -> ticket
+// submit(layer, rows, offsets, tokens, x, n_tokens, out, places, n_out, counter) -> ticket
 static PyObject *pool_submit(PyObject *self, PyObject *const *args, Py_ssize_t n_args) {
   pool *p = (pool *)self;
-  if (n_args != 9) return PyErr_Format(PyExc_TypeError, "submit takes 9 arguments, got %zd", n_args);
+  if (n_args != 10) return PyErr_Format(PyExc_TypeError, "submit takes 10 arguments, got %zd", n_args);
   const long which = PyLong_AsLong(args[0]);
   const long long n_tokens = PyLong_AsLongLong(args[5]), n_out = PyLong_AsLongLong(args[8]);
+  void *counter = PyLong_AsVoidPtr(args[9]);
   if (PyErr_Occurred()) return NULL;
   if (which < 0 || which >= p->n_layers)
     return PyErr_Format(PyExc_ValueError, "layer %ld: this chain knows layers 0 to %d", which, p->n_layers - 1);
   job *j = begin_job(p, JOB_FFN);
   if (!j) return NULL;
   j->layer = p->layers[which];
+  j->counter = counter;
   Py_buffer views[4];
   int held = 0;
   size_t m, n_offsets, n_pairs, n_places;

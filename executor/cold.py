@@ -141,7 +141,6 @@ class ColdChain:
     variant: `avx512`, `avx2`, `neon` or `plain`; default, the best that this processor has.
     activations: `float32`, or `int8`: inputs and activations are rounded to int8 in blocks of 32 before they meet a
     block dtype. That is faster where the CPU is the limit, and the error is about a hundredth instead of 1e-5.
-
     kind: `native`, the extension; or `numba`, slower and for fewer dtypes, which nothing turns to by itself.
 
     The bytes of a result depend on its token, row and variant: not on the threads, the job or the other tokens in it.
@@ -213,6 +212,7 @@ class ColdChain:
         x: NDArray[np.float32],
         out: NDArray[np.float32],
         places: NDArray[np.int64] | None = None,
+        counter: int = 0,
     ) -> int:
         """Queues a job and returns its ticket. At most 64 jobs are unfinished; one more waits for room.
 
@@ -220,17 +220,17 @@ class ColdChain:
         offsets, tokens: row i computes tokens[offsets[i]:offsets[i + 1]], indices into x; offsets has m + 1 items.
         x: [n, hidden], C-contiguous; without a copy if it begins at a multiple of 64 bytes and hidden is one of 16.
         out: [pairs, hidden], C-contiguous; pair j is written to out[places[j]], nothing is summed.
-        places: [pairs], all different; by default 0, 1, 2, ...
+        places: [pairs], all different; by default 0, 1, 2, ... counter: address of a 32-bit word that
+        grows by one when the job is finished, failed or not; 0 is none.
         x and out are held until the job is waited for. Wrong arrays raise BadExecutor, and nothing is queued.
         """
+        places = np.arange(len(tokens), dtype=np.int64) if places is None else places
         if x.dtype != np.float32 or out.dtype != np.float32:
             raise BadExecutor(f"x is {x.dtype} and out is {out.dtype}: both must be float32")
-        if places is None:
-            places = np.arange(len(tokens), dtype=np.int64)
         if x.ndim != 2 or x.shape[1] != layer.layout.hidden:
             raise BadExecutor(f"x has the shape {x.shape}: the layer takes [n, {layer.layout.hidden}]")
         try:
-            return self._opened.submit(layer.handle, rows, offsets, tokens, x, len(x), out, places, len(out))
+            return self._opened.submit(layer.handle, rows, offsets, tokens, x, len(x), out, places, len(out), counter)
         except (ValueError, BufferError) as wrong:
             raise BadExecutor(str(wrong)) from wrong
 
@@ -254,7 +254,7 @@ class ColdChain:
         self._opened.fail_next(piece)
 
     def read(self, memory: NDArray[Any]) -> int:
-        """Reads the whole array with all threads: the ceiling of any chain. Returns the xor of its 8-byte words."""
+        """Reads the whole array with all threads: a chain's ceiling. Returns the xor of its 8-byte words."""
         _whole(memory)
         return self._opened.read(memory.ctypes.data, memory.nbytes)
 

@@ -167,7 +167,7 @@ class Pool:
         self._layers.append(_Layer(*arrays, inner, kind, np.float32(alpha), np.float32(limit), max(ends)))
         return len(self._layers) - 1
 
-    def submit(self, handle, rows, offsets, tokens, x, n, out, places, n_out) -> int:
+    def submit(self, handle, rows, offsets, tokens, x, n, out, places, n_out, counter=0) -> int:
         if self._closed:
             raise RuntimeError("the cold chain is closed: open another")
         _check(rows, offsets, tokens, x, n, out, places, n_out)
@@ -177,10 +177,10 @@ class Pool:
             ticket, fails, self._to_fail = self._submitted, self._to_fail, False
             work = (rows.tolist(), offsets.tolist(), tokens.copy(), places.copy())
             self._held[ticket] = (x, out)
-            self._jobs[ticket] = self._queue.submit(self._job, ticket, layer, *work, x, out, fails)
+            self._jobs[ticket] = self._queue.submit(self._job, ticket, layer, *work, x, out, counter, fails)
         return ticket
 
-    def _job(self, ticket, layer: _Layer, rows, offsets, tokens, places, x, out, fails: bool) -> None:
+    def _job(self, ticket, layer: _Layer, rows, offsets, tokens, places, x, out, counter, fails: bool) -> None:
         began = monotonic()
         try:
             if fails:
@@ -193,6 +193,8 @@ class Pool:
             for _ in (self._workers.map if self._workers else map)(one, range(len(rows))):
                 pass
         finally:
+            if counter:
+                ctypes.c_uint32.from_address(counter).value += 1
             self._times[ticket] = began, monotonic()
             self._times.pop(ticket - _TIMES_OF, None)
 

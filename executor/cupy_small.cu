@@ -28,12 +28,24 @@ __device__ __forceinline__ float4 load_from_host(const float *p) {
   return v;
 }
 
+// Until the host has counted so far. All threads of the block call it; the more blocks, the more seldom each one asks.
+__device__ __forceinline__ void wait_for_host(const u32 *counter, u32 awaited) {
+  if (threadIdx.x == 0)
+    for (u32 seen;;) {
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+      if ((int)(seen - awaited) >= 0) break;
+      __nanosleep(50 * gridDim.x * gridDim.y);
+    }
+  __syncthreads();
+}
+
 struct Merge {
   const float *hot;      // [n, k, hidden], device
-  const float *cold;     // [n, k, hidden], page-locked and mapped, written before this launch
+  const float *cold;     // [n, k, hidden], page-locked and mapped
   const float *weights;  // [n, k]
   float *y;              // [n, hidden]
-  u32 n, k, hidden;
+  const u32 *counter;    // page-locked: the cold results are there once it has reached `awaited`; 0: they are
+  u32 n, k, hidden, awaited;
   u8 where[MAX_WHERE];   // of pair [n, k]: 0 absent, 1 in hot, 2 in cold
 };
 
@@ -41,6 +53,7 @@ struct Merge {
 // the same join on the CPU gives the same bytes. A block is a part of one token, blockIdx.y.
 extern "C" __global__ void merge(const __grid_constant__ Merge m) {
   wait_for_kernels_before();
+  if (m.counter) wait_for_host(m.counter, m.awaited);
   const u32 t = blockIdx.y, h = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   if (h >= m.hidden) return;
   float4 sum = {0, 0, 0, 0};

@@ -17,7 +17,7 @@ MAX_WHERE = 512  # (token, choice) pairs of one join
 TELLS = 3  # stretches of words in one telling
 LAST_FLAG = 16  # words from the flag of a telling to that of its last stretch
 # The kernels' arguments, as `struct` packs them: a fifth of the time of filling a NumPy record.
-MERGE, NORM, TELL = "<4Q3I", "<3QfI", f"<{2 * TELLS + 1}Q{TELLS + 1}I"
+MERGE, NORM, TELL = "<5Q4I", "<3QfI", f"<{2 * TELLS + 1}Q{TELLS + 1}I"
 BUSY = np.dtype([("ns", "<u8")])
 READ = np.dtype([("from", "<u8"), ("pieces", "<u8"), ("sink", "<u8")])
 
@@ -41,12 +41,14 @@ class SmallKernels:
         self._read = Kernel(module, "read_all", np.zeros(1, READ), grid=self.sms, block=512)
 
     def merge(
-        self, stream: int, hot: int, cold: int, where: ArrayLike, weights: int, y: int, n: int, k: int, hidden: int
-    ) -> None:
+        self, stream: int, hot: int, cold: int, where: ArrayLike, weights: int, y: int, n: int, k: int, hidden: int,
+        counter: int = 0, awaited: int = 0,
+    ) -> None:  # fmt: skip
         """y [n, hidden] = sum over k of weights [n, k] * out [n, k, hidden], float32, in router order.
 
         where [n * k]: for each pair ABSENT (skipped), HOT (its row of `hot`) or COLD (its row of `cold`, page-locked
-        memory that the host has finished writing). Products and sums are each rounded to float32, as `merge.merged`
+        memory that the host has finished writing, or will have once the page-locked word at `counter` has come to
+        `awaited`: the kernel waits for that). Products and sums are each rounded to float32, as `merge.merged`
         does on the host: the bytes are the same. Raises BadExecutor for more than 512 pairs, or a hidden that is not a
         multiple of 4.
         """
@@ -55,7 +57,7 @@ class SmallKernels:
                 f"a join of {n} tokens, {k} choices, hidden={hidden}: at most {MAX_WHERE} pairs, hidden % 4 == 0"
             )
         said = np.asarray(where, np.uint8).tobytes()
-        pack_into(f"{MERGE}{n * k}s", self._merge.args, 0, hot, cold, weights, y, n, k, hidden, said)
+        pack_into(f"{MERGE}{n * k}s", self._merge.args, 0, hot, cold, weights, y, counter, n, k, hidden, awaited, said)
         self._merge.grid(-(-hidden // 512), n)
         self._merge.launch(stream)  # waits for what the stream holds: the hot chain
 

@@ -56,6 +56,7 @@ class Dispatcher:
         device = [(slots.bases[pool], slots.strides[pool]) for pool in pools]
         self.desk = Desk(store.n_experts, device, self._host, wide=wide)
         self._jobs: list[int] = []  # of the cold chain, at this tick
+        self.counted = 0  # cold jobs that the backend's counter counts, of all ticks so far
         self.diverted = self.bytes_hot = self.bytes_cold = 0
 
     def start(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], work: Sorted) -> Places:
@@ -127,10 +128,10 @@ class Dispatcher:
                 self._hot(layer, tick, ids, chains, _chosen(wave), [ticket])
 
     def wait(self) -> list[int]:
-        """Waits for the tick's cold work, and returns its jobs. Raises WorkerFailed."""
-        for job in self._jobs:
-            self._chain.wait(job)
-        jobs, self._jobs = self._jobs, []
+        """Waits for the cold work of the last tick, and returns its jobs. Raises WorkerFailed."""
+        jobs = list(self._jobs)
+        while self._jobs:
+            self._chain.wait(self._jobs.pop(0))
         return jobs
 
     def leave(self) -> None:
@@ -164,8 +165,11 @@ class Dispatcher:
     def _cold(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], chosen: Chosen) -> int:
         work = self.desk.pair_up(ids, chosen.experts, chosen.rows, chains, COLD)
         x, out = self._backend.inputs(tick)
-        job = self._chain.submit(self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places)
+        job = self._chain.submit(
+            self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places, self._backend.counter
+        )
         self._jobs.append(job)
+        self.counted += 1
         self.bytes_cold += len(work.rows) * self._store.layouts[layer].row_bytes
         return job
 

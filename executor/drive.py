@@ -101,11 +101,13 @@ def _drive(
                 offered = offers[later] if later < len(offers) else None
                 y = executor.forward(layer, x, ids[layer], shares[hi - lo], offered)
                 if watch:
+                    executor.join()
                     watch.tick(block.first_step + step, layer, x, ids[layer], shares[hi - lo], y)
                 x = executor.backend.norm(x, y)
                 if dense_us:
                     executor.backend.spin(dense_us)
             executor.backend.synchronize()
+            executor.join()
             driven.step_s.append(time.monotonic() - began)
             driven.total_s += driven.step_s[-1]
             driven.tokens += hi - lo if accepted is None else int(accepted[step])

@@ -92,7 +92,7 @@ class Executor:
                 staging=(2 * top_k if staging is None else staging) if streams else 0, pad=top_k if link_pad else 0,
             )  # fmt: skip
             backend.timing = timing
-            backend.prepare(store.layouts, max_tokens * top_k)
+            backend.prepare(store.layouts, max_tokens, top_k)
             self.transfers = Transfers(store, self.slots, backend, max_queued=max_queued, link_pad=link_pad)
             self.dispatcher = Dispatcher(
                 store, self.slots, backend, chain, self.transfers, wide=pool.scope == "global", overlap=overlap,
@@ -118,6 +118,8 @@ class Executor:
         DLPack, read where they lie. y is the backend's array, its memory used anew two calls later on a GPU;
         `torch.from_dlpack(y)` makes a tensor of it, without a copy either.
         A call whose layer is not above the last one begins the next step. None has after BadExecutor, BadPolicy.
+        WorkerFailed is raised where the cold results are first read: by this call, or on a GPU, which waits for them by
+        itself, by the next one or `join`.
         """
         if self._torn:
             raise BadExecutor("an earlier tick failed half-way: slots may not hold their rows; open another executor")
@@ -128,7 +130,7 @@ class Executor:
         asked = (ids,) if predicted is None or not ahead else (ids, predicted)
         ids, *offers = map(_rows, self.backend.host(*asked))
         began = monotonic()
-        self.dispatcher.leave()
+        self.join()
         plan, self._torn = self._journal.step(layer, ids), True
         work = self._sort(plan, layer)
         self._step += layer <= self._last_layer
@@ -146,23 +148,26 @@ class Executor:
         if offers:
             self._look_ahead(layer + self.horizon, offers[0])
         started, self._torn = monotonic(), False
-        jobs = self.dispatcher.wait()
-        waited = monotonic()
-        y = self.backend.merge(tick, chains, weights)
+        jobs = [] if self.backend.counter else self.dispatcher.wait()
+        y = self.backend.merge(tick, chains, weights, self.dispatcher.counted & 0xFFFFFFFF)
         if self.ticks is None:
             return y
         self.backend.settle(tick)
         ended = monotonic()
-        hot = self.backend.hot_spans(tick)
-        computed = max([waited, *(until for _, until in hot)])
+        hot, cold = self.backend.hot_spans(tick), [self.chain.times(job) for job in jobs or self.dispatcher.wait()]
+        computed = max([started, *(until for _, until in (*hot, *cold))])
         self.ticks.append(
             TickTimes(
                 self._step, layer, len(work.hits.experts), len(work.misses.experts), len(work.loads), began,
-                planned - began, computed - started, ended - computed, ended - began, hot,
-                [self.chain.times(job) for job in jobs], self.backend.late_spans(tick), self.backend.copy_spans(),
+                planned - began, computed - started, ended - computed, ended - began, hot, cold,
+                self.backend.late_spans(tick), self.backend.copy_spans(),
             )
         )  # fmt: skip
         return y
+
+    def join(self) -> None:
+        """Waits for the cold work of the last call. Raises WorkerFailed: what that call returned is not to be used."""
+        self.dispatcher.wait()
 
     def prefetch(self, layer: int, predicted: Any) -> None:
         """Offers predictions for `layer` now and starts the copies granted. Layers past the last are skipped."""
@@ -248,8 +253,8 @@ class Executor:
         self._step, self._last_layer = count - 1, self.pool.n_layers
 
     def synchronize(self) -> None:
-        """Waits until everything that was started, or waits to be, is done."""
-        self.dispatcher.leave()
+        """Waits until everything that was started, or waits to be, is done. Raises as `join`."""
+        self.join()
         self.transfers.drain()
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ def hot_fast(draw):
     """Rows copied into slots, then computed where they lie."""
     rows, tokens_of, x = _work(draw)
     backend = NumpyBackend()
-    backend.prepare([LAYOUT], 64)
+    backend.prepare([LAYOUT], 64, 1)
     slots = [backend.device_memory(LAYOUT.row_bytes) for _ in rows]
     copies = [Copy(row.ctypes.data, slot, row.size) for row, slot in zip(rows, slots, strict=True)]
     ticket = backend.copy(copies)
@@ -153,7 +153,7 @@ def hot_fast(draw):
 def copies_fast(draw):
     rows = draw.integers(0, 256, (3, 40), dtype=np.uint8)
     backend = NumpyBackend()
-    backend.prepare([LAYOUT], 1)
+    backend.prepare([LAYOUT], 1, 1)
     base = backend.device_memory(120)
     order = draw.permutation(3)
     backend.copy([Copy(rows[i].ctypes.data, base + 40 * to, 40) for to, i in enumerate(order.tolist())])

@@ -39,7 +39,12 @@ HOMES = {  # library -> the folders that may import it; numpy is at home everywh
     "transformers": {"traces"},
     "libcachesim": set(),  # GPL: a peer to measure against, never a dependency
 }
-LATE = set(HOMES) - {"click", "llvmlite", "numba", "pyarrow"}  # imported by the function that uses them, in every folder
+LATE = set(HOMES) - {
+    "click",
+    "llvmlite",
+    "numba",
+    "pyarrow",
+}  # imported by the function that uses them, in every folder
 CODE = sorted(path for folder in ARROWS for path in (ROOT / folder).glob("*.py"))
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 

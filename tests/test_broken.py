@@ -215,8 +215,8 @@ class Poor(NumpyBackend):
         self._take()
         return super().host_memory(n_bytes)
 
-    def prepare(self, layouts, n_pairs):
-        super().prepare(layouts, n_pairs)
+    def prepare(self, layouts, n_tokens, top_k):
+        super().prepare(layouts, n_tokens, top_k)
         self._take()
 
 

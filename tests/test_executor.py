@@ -138,7 +138,7 @@ def test_a_copy_that_waits_for_the_last_reader_of_its_slot_is_counted_and_does_n
     with ColdChain(1) as chain:
         store = HostStore([model.layout], 8, backend).fill(7, chain)
         n_bytes, slot = model.layout.row_bytes, backend.device_memory(model.layout.row_bytes)
-        backend.prepare([model.layout], 4000)
+        backend.prepare([model.layout], 4000, 1)
         backend.copy([Copy(store.addresses[0][0], slot, n_bytes)]).result()
         tick = backend.begin(0, x, 1)
         tokens = np.arange(4000)

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend
+from .backend import Backend, Rows
 from .cold import ColdChain
 from .errors import CopyDoubtful, CopyRefused, WorkerFailed
-from .merge import COLD, HOT
+from .merge import ABSENT, COLD, HOT
 from .slots import Slots
 from .sort import Chosen, Desk, Load, Sorted
 from .store import HostStore
@@ -59,27 +59,40 @@ class Dispatcher:
         self.counted = 0  # cold jobs that the backend's counter counts, of all ticks so far
         self.diverted = self.bytes_hot = self.bytes_cold = 0
 
-    def start(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], work: Sorted) -> Places:
+    def start(self, layer: int, tick: Any, ids: np.ndarray, work: Sorted) -> Places:
         """Starts all that can be computed as things are, and returns the misses that are to be fetched.
 
         The cold chain comes first: to submit takes 2 us, and then neither queues behind the other.
         """
-        fetched = round(self._share * len(work.misses.experts))
-        places = work.misses.part(slice(fetched)).places() if fetched else []
-        hits, cold, after = work.hits, work.misses.part(slice(fetched, None)), ()
-        if len(hits.experts) and self._transfers.busy():
-            hits, late, after = self._landed(layer, hits)
-            cold = Chosen(*map(np.concatenate, zip(late, cold, strict=True)))
+        fetched = round(self._share * work.n_misses) if self._share else 0
+        if fetched or (work.n_hits and self._transfers.busy()):
+            places, hot, cold, after = self._divide(layer, ids, work, fetched)
+        else:
+            places, hot, cold, after = [], work.hot, work.cold, ()
         overlap = self._overlap and len(ids) <= self._batch_gate
-        if overlap and len(cold.experts):
-            self._cold(layer, tick, ids, chains, cold)
-        if len(hits.experts):
-            self._hot(layer, tick, ids, chains, hits, after)
+        if overlap and len(cold.rows):
+            self._cold(layer, tick, cold)
+        if len(hot.rows):
+            self._hot(layer, tick, hot, after)
         if not overlap:
             self._backend.settle(tick)
-            if len(cold.experts):
-                self._chain.wait(self._cold(layer, tick, ids, chains, cold))
+            if len(cold.rows):
+                self._chain.wait(self._cold(layer, tick, cold))
         return places
+
+    def _divide(
+        self, layer: int, ids: np.ndarray, work: Sorted, fetched: int
+    ) -> tuple[Places, Rows, Rows, Sequence[Any]]:
+        """Misses to fetch, work for both chains, and the copies that the hot one waits for."""
+        places = work.misses.part(slice(fetched)).places()
+        hits, cold, after = work.hits, work.misses.part(slice(fetched, None)), ()
+        if work.n_hits and self._transfers.busy():
+            hits, late, after = self._landed(layer, hits)
+            cold = Chosen(*map(np.concatenate, zip(late, cold, strict=True)))
+        work.chains[:] = ABSENT
+        pair_up = self.desk.pair_up
+        of_cold = pair_up(ids, cold.experts, cold.rows, work.chains, COLD)
+        return places, pair_up(ids, hits.experts, hits.rows, work.chains, HOT), of_cold, after
 
     def fetch(
         self,
@@ -110,22 +123,28 @@ class Dispatcher:
             placed.append((expert, slot, self._slots.address(pool, slot)))
             if copying is not None and copying not in after:
                 after.append(copying)
+        pair_up = self.desk.pair_up
         if placed:
-            self._hot(layer, tick, ids, chains, _chosen(placed), after)
+            ready = _chosen(placed)
+            self._hot(layer, tick, pair_up(ids, ready.experts, ready.rows, chains, HOT), after)
         rows = self._slots.staging if streamed else self._slots.scratch
         for i in range(0, len(outside), max(1, len(rows))):
-            wave = [(expert, -1, row) for expert, row in zip(outside[i : i + len(rows)], rows, strict=False)]
-            copies = [self._transfers.copy_of(layer, expert, row) for expert, _, row in wave]
+            wave = _chosen([(expert, -1, row) for expert, row in zip(outside[i : i + len(rows)], rows, strict=False)])
+            copies = [
+                self._transfers.copy_of(layer, expert, row)
+                for expert, row in zip(wave.experts.tolist(), wave.rows.tolist(), strict=True)
+            ]
             try:
                 ticket = self._transfers.start(copies)
             except (CopyRefused, CopyDoubtful) as failed:  # no plan hangs on these rows: the CPU computes them
                 if not self._said:
                     _LOG.warning("layer %d, rows beside the slots: %s; more of it is counted, not said", layer, failed)
                 self._said = True
-                self.diverted += len(wave)
-                self._cold(layer, tick, ids, chains, self._at_host(layer, _chosen(wave)))
+                self.diverted += len(copies)
+                wave = self._at_host(layer, wave)
+                self._cold(layer, tick, pair_up(ids, wave.experts, wave.rows, chains, COLD))
             else:
-                self._hot(layer, tick, ids, chains, _chosen(wave), [ticket])
+                self._hot(layer, tick, pair_up(ids, wave.experts, wave.rows, chains, HOT), [ticket])
 
     def wait(self) -> list[int]:
         """Waits for the cold work of the last tick, and returns its jobs. Raises WorkerFailed."""
@@ -162,27 +181,18 @@ class Dispatcher:
         first, stride = self._host[layer]
         return chosen._replace(rows=first + stride * chosen.experts)
 
-    def _cold(self, layer: int, tick: Any, ids: np.ndarray, chains: NDArray[np.uint8], chosen: Chosen) -> int:
-        work = self.desk.pair_up(ids, chosen.experts, chosen.rows, chains, COLD)
+    def _cold(self, layer: int, tick: Any, work: Rows) -> int:
         x, out = self._backend.inputs(tick)
+        counter = self._backend.counter
         job = self._chain.submit(
-            self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places, self._backend.counter
+            self._layers[layer], work.rows, work.offsets, work.tokens, x, out, work.places, counter
         )
         self._jobs.append(job)
         self.counted += 1
         self.bytes_cold += len(work.rows) * self._store.layouts[layer].row_bytes
         return job
 
-    def _hot(
-        self,
-        layer: int,
-        tick: Any,
-        ids: np.ndarray,
-        chains: NDArray[np.uint8],
-        chosen: Chosen,
-        after: Sequence[Any],
-    ) -> None:
-        work = self.desk.pair_up(ids, chosen.experts, chosen.rows, chains, HOT)
+    def _hot(self, layer: int, tick: Any, work: Rows, after: Sequence[Any]) -> None:
         ticket = self._backend.hot(tick, work, after)
         self._transfers.reads(work.rows.tolist(), ticket)
         self.bytes_hot += len(work.rows) * self._store.layouts[layer].row_bytes

@@ -19,7 +19,6 @@ from .dispatch import Dispatcher
 from .errors import BadExecutor, BrokenOff, CopyDoubtful, CopyRefused
 from .journal import Journal
 from .limits import one_thread
-from .merge import ABSENT
 from .plan_hash import PlanHash
 from .slots import Slots
 from .sort import Load, Sorted
@@ -132,24 +131,23 @@ class Executor:
         began = monotonic()
         self.join()
         plan, self._torn = self._journal.step(layer, ids), True
-        work = self._sort(plan, layer)
+        work = self._sort(plan, layer, ids)
         self._step += layer <= self._last_layer
         self._last_layer = layer
         planned = monotonic()
         self._fill_initial(work.initial)
-        chains = np.full(ids.shape, ABSENT, np.uint8)
-        fetched = self.dispatcher.start(layer, tick, ids, chains, work)
+        fetched = self.dispatcher.start(layer, tick, ids, work)
         loads = self._load(work.loads, layer, "demand", 0, work.loads)
         self.transfers.pump()
         if fetched:
             resident = None if loads is work.loads else self.pool.slots_of(layer)
-            self.dispatcher.fetch(layer, tick, ids, chains, fetched, loads, resident, work.streamed)
+            self.dispatcher.fetch(layer, tick, ids, work.chains, fetched, loads, resident, work.streamed)
         self._note(layer)
         if offers:
             self._look_ahead(layer + self.horizon, offers[0])
         started, self._torn = monotonic(), False
         jobs = [] if self.backend.counter else self.dispatcher.wait()
-        y = self.backend.merge(tick, chains, weights, self.dispatcher.counted & 0xFFFFFFFF)
+        y = self.backend.merge(tick, work.chains, weights, self.dispatcher.counted & 0xFFFFFFFF)
         if self.ticks is None:
             return y
         self.backend.settle(tick)
@@ -158,7 +156,7 @@ class Executor:
         computed = max([started, *(until for _, until in (*hot, *cold))])
         self.ticks.append(
             TickTimes(
-                self._step, layer, len(work.hits.experts), len(work.misses.experts), len(work.loads), began,
+                self._step, layer, work.n_hits, work.n_misses, len(work.loads), began,
                 planned - began, computed - started, ended - computed, ended - began, hot, cold,
                 self.backend.late_spans(tick), self.backend.copy_spans(),
             )
@@ -191,9 +189,9 @@ class Executor:
         if self.plan_hash:
             self.plan_hash.add(self._plan, self._step, layer)
 
-    def _sort(self, plan: Plan, layer: int) -> Sorted:
+    def _sort(self, plan: Plan, layer: int, ids: np.ndarray | None = None) -> Sorted:
         self._plan = plan
-        return self.dispatcher.desk.sort(plan, layer)
+        return self.dispatcher.desk.sort(plan, layer, ids)
 
     def _fill_initial(self, loads: list[Load]) -> None:
         """Copies of rows that the plan has as resident already: it knows no way to go on without them."""

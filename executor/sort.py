@@ -10,11 +10,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from slotwise.policies import Plan
-from slotwise.policies.names import V
+from slotwise.policies.names import P, V
 
 from .backend import Rows
+from .merge import ABSENT, COLD, HOT
 
 _HIT, _MISS, _LOAD, _INITIAL, _STREAMED = 1, 2, 4, 8, 16
+_N_RECORDS = int(P.n_records)  # of a plan's head
 _KINDS = np.zeros(32, np.uint8)  # of a verb: what its row is to a tick
 _KINDS[[V.load_demand, V.bypassed, V.gated, V.throttled, V.late, V.streamed]] = _MISS
 _KINDS[[V.load_demand, V.load_speculative]] |= _LOAD
@@ -49,21 +51,50 @@ class Chosen(NamedTuple):
         return list(zip(self.experts.tolist(), self.slots.tolist(), strict=True))
 
 
-class Sorted(NamedTuple):
-    """A plan, sorted. `initial` are rows that are there from now on, before any hit is judged: pins, static profiles.
+# Lines of the desk's memory: of hits, misses, initial rows and loads, then of the pairs of both chains.
+_HITS, _MISSES, _INITIALS, _LOADS, _OF_HOT, _OF_COLD, _LINES = 0, 3, 6, 8, 10, 13, 16
+_PAIRS = {HOT: _OF_HOT, COLD: _OF_COLD}
 
-    Hits and misses are views, valid until the next plan is read.
+
+class Sorted:
+    """A plan, sorted. All arrays are views, valid until the next plan is read.
+
+    chains: [n, k], who computes each pair if hits are hot and misses cold; `hot` and `cold` are the work of both then.
+    initial: rows that are there from now on, before any hit is judged: pins, static profiles.
     """
 
-    hits: Chosen
-    misses: Chosen
-    initial: list[Load]
-    loads: list[Load]
-    streamed: bool
+    __slots__ = ("_counts", "_memory", "chains", "initial", "loads", "n_hits", "n_misses", "streamed")
+
+    def __init__(self, memory: NDArray[np.int64], chains: NDArray[np.uint8], counts: Sequence[int]):
+        self._memory, self.chains, self._counts = memory, chains, counts
+        self.n_hits, self.n_misses, self.streamed = counts[0], counts[1], counts[4] > 0
+        self.initial: list[Load] = []
+        self.loads: list[Load] = []
+
+    @property
+    def hits(self) -> Chosen:
+        return Chosen(*self._memory[_HITS : _HITS + 3, : self.n_hits])
+
+    @property
+    def misses(self) -> Chosen:
+        return Chosen(*self._memory[_MISSES : _MISSES + 3, : self.n_misses])
+
+    @property
+    def hot(self) -> Rows:
+        return _work(self._memory, _HITS + 2, self.n_hits, _OF_HOT, self._counts[5])
+
+    @property
+    def cold(self) -> Rows:
+        return _work(self._memory, _MISSES + 2, self.n_misses, _OF_COLD, self._counts[6])
+
+
+def _work(memory: NDArray[np.int64], rows: int, count: int, pairs: int, n_pairs: int) -> Rows:
+    offsets = memory[pairs, : count + 1]
+    return Rows(memory[rows, :count], offsets, memory[pairs + 1, :n_pairs], memory[pairs + 2, :n_pairs])
 
 
 class Desk:
-    """Sorts plans, and pairs by expert, into arrays of its own, which only grow.
+    """Sorts plans, and pairs by expert, into memory of its own, which only grows.
 
     device, host: of each layer, the address of its first row and the bytes from row to row, in its pool and in host
     memory.
@@ -72,35 +103,40 @@ class Desk:
     def __init__(
         self, n_experts: int, device: Sequence[tuple[int, int]], host: Sequence[tuple[int, int]], *, wide: bool
     ):
-        self._n_experts, self._device, self._host, self._wide = n_experts, device, host, wide
-        self._found = np.empty((10, 64), np.int64)
+        self._n_experts, self._wide = n_experts, wide
+        self._places = [(n_experts, *one, *other) for one, other in zip(device, host, strict=True)]
+        self._memory = np.empty((_LINES, 64), np.int64)
+        self._chains = np.empty(64, np.uint8)
         self._group_of = np.full(n_experts, -1, np.int64)
-        self._pairs = np.empty((3, 64), np.int64)
+        self._nobody = np.empty((0, 1), np.uint8 if n_experts <= 255 else np.uint16)
         # Compiled, or loaded from the cache, while the executor opens: no tick should pay for that.
-        no_ids = np.empty((0, 1), np.uint8 if n_experts <= 255 else np.uint16)
-        nobody, no_plan = np.empty(0, np.int64), np.empty(0, np.int32)
-        self.pair_up(no_ids, nobody, nobody, np.empty((0, 1), np.uint8), 0)
-        sort_plan(no_plan, no_plan, no_plan, n_experts, 0, 0, 0, 0, _KINDS, self._found)
+        no_plan, nobody = np.empty(0, np.int32), np.empty(0, np.int64)
+        nothing = np.zeros(P.n_records + 1, np.int64), no_plan, no_plan, no_plan
+        arrange(*nothing, self._nobody, self._chains[:0], n_experts, 0, 0, 0, 0, self._memory, self._group_of)
+        self.pair_up(self._nobody, nobody, nobody, self._chains[:0], HOT)
 
-    def sort(self, plan: Plan, layer: int) -> Sorted:
-        """What the plan of one tick asks to be done."""
-        decisions = plan.arrays()
-        if self._found.shape[1] < decisions[0].size:
-            self._found = np.empty((10, 2 * decisions[0].size), np.int64)
-        found = self._found
-        hits, misses, initial, loads, streamed = sort_plan(
-            *decisions, self._n_experts, *self._device[layer], *self._host[layer], _KINDS, found
-        )
-        return Sorted(
-            Chosen(found[0, :hits], found[1, :hits], found[2, :hits]),
-            Chosen(found[3, :misses], found[4, :misses], found[5, :misses]),
-            self._loads(6, initial, layer) if initial else [],
-            self._loads(8, loads, layer) if loads else [],
-            streamed,
-        )
+    def sort(self, plan: Plan, layer: int, ids: np.ndarray | None = None) -> Sorted:
+        """What the plan of one tick asks to be done. ids: its demand [n, k], C-contiguous; None for predictions."""
+        ids = self._nobody if ids is None else ids
+        told = plan.memory
+        self._make_room(max(told[1].size, ids.size + 1), ids.size)
+        chains = self._chains[: ids.size].reshape(ids.shape)
+        counts = arrange(*told, ids, chains.reshape(-1), *self._places[layer], self._memory, self._group_of)
+        work = Sorted(self._memory, chains, counts)
+        if counts[2]:
+            work.initial = self._loads(_INITIALS, counts[2], layer)
+        if counts[3]:
+            work.loads = self._loads(_LOADS, counts[3], layer)
+        return work
+
+    def _make_room(self, size: int, pairs: int) -> None:
+        if self._memory.shape[1] < size:
+            self._memory = np.empty((_LINES, 2 * size), np.int64)
+        if self._chains.size < pairs:
+            self._chains = np.empty(2 * pairs, np.uint8)
 
     def _loads(self, at: int, count: int, layer: int) -> list[Load]:
-        keys, slots = self._found[at : at + 2, :count].tolist()
+        keys, slots = self._memory[at : at + 2, :count].tolist()
         n = self._n_experts
         if self._wide:
             return [Load(key // n, key % n, 0, slot) for key, slot in zip(keys, slots, strict=True)]
@@ -114,46 +150,54 @@ class Desk:
         chains: NDArray[np.uint8],
         chain: int,
     ) -> Rows:
-        """Work for a chain, which `chains` [n, k] then names: demanded experts, whose rows lie at the addresses `rows`.
+        """Work for a chain, which `chains` then names: demanded experts, whose rows lie at the addresses `rows`.
 
-        ids: [n, k], C-contiguous. The result holds views, valid until the next call.
+        ids: [n, k], C-contiguous, as is `chains`. The pairs are views, valid until the next call for that chain.
         """
-        if self._pairs.shape[1] <= ids.size:
-            self._pairs = np.empty((3, 2 * ids.size), np.int64)
-        offsets, tokens, places = self._pairs
-        count = pair_up(ids, experts, self._group_of, offsets, tokens, places, chains, chain)
-        return Rows(rows, offsets[: len(experts) + 1], tokens[:count], places[:count])
+        at = _PAIRS[chain]
+        self._make_room(max(ids.size, experts.size) + 1, 0)
+        count = pair_up(ids, experts, self._group_of, self._memory[at : at + 3], chains.reshape(-1), chain)
+        memory = self._memory
+        return Rows(rows, memory[at, : len(experts) + 1], memory[at + 1, :count], memory[at + 2, :count])
 
 
-@njit(nogil=True, cache=True)
-def sort_plan(verbs, keys, slots, n_experts, device, device_stride, host, host_stride, kinds, found):
-    """`found`: hits' experts, slots and addresses, those of misses, then keys and slots of initial rows and loads."""
-    hits = misses = loads = initial = 0
-    streamed = False
-    for i in range(verbs.size):
-        kind, slot = kinds[verbs[i]], slots[i]
+@njit(cache=True)
+def arrange(
+    head, verbs, keys, slots, ids, chains, n_experts, device, device_stride, host, host_stride, memory, group_of
+):  # fmt: skip
+    """Hits' experts, slots and addresses, those of misses, keys and slots of initial rows and loads; and both chains'
+    pairs. Returns the numbers of hits, misses, initial rows, loads, streamed rows, hot pairs and cold pairs."""
+    hits = misses = loads = initial = streamed = 0
+    for i in range(head[_N_RECORDS]):
+        kind, slot = _KINDS[verbs[i]], slots[i]
         expert = keys[i] % n_experts
         if kind & _HIT:
-            found[0, hits], found[1, hits], found[2, hits] = expert, slot, device + slot * device_stride
+            memory[0, hits], memory[1, hits], memory[2, hits] = expert, slot, device + slot * device_stride
             hits += 1
         if kind & _MISS:
-            found[3, misses], found[4, misses], found[5, misses] = expert, slot, host + expert * host_stride
+            memory[3, misses], memory[4, misses], memory[5, misses] = expert, slot, host + expert * host_stride
             misses += 1
         if kind & _INITIAL:
-            found[6, initial], found[7, initial] = keys[i], slot
+            memory[6, initial], memory[7, initial] = keys[i], slot
             initial += 1
         if kind & _LOAD:
-            found[8, loads], found[9, loads] = keys[i], slot
+            memory[8, loads], memory[9, loads] = keys[i], slot
             loads += 1
-        streamed |= (kind & _STREAMED) != 0
-    return hits, misses, initial, loads, streamed
+        streamed += (kind & _STREAMED) != 0
+    chains[:] = ABSENT
+    cold = pair_up(ids, memory[3, :misses], group_of, memory[13:16], chains, COLD) if misses else 0
+    hot = pair_up(ids, memory[0, :hits], group_of, memory[10:13], chains, HOT) if hits else 0
+    return hits, misses, initial, loads, streamed, hot, cold
 
 
-@njit(nogil=True, cache=True)
-def pair_up(ids, experts, group_of, offsets, tokens, places, chains, chain):
-    """Sorts the pairs of these experts by expert, in the order given, then by token and rank. Returns how many."""
+@njit(cache=True)
+def pair_up(ids, experts, group_of, pairs, chains, chain):
+    """Sorts the pairs of these experts by expert, in the order given, then by token and rank: offsets, tokens, places.
+
+    Returns how many pairs there are.
+    """
     flat, top_k = ids.reshape(-1), ids.shape[1]
-    said = chains.reshape(-1)
+    offsets, tokens, places = pairs[0], pairs[1], pairs[2]
     n_experts = group_of.size
     for group in range(experts.size):
         group_of[experts[group]] = group
@@ -171,7 +215,7 @@ def pair_up(ids, experts, group_of, offsets, tokens, places, chains, chain):
             at = offsets[group]
             offsets[group] += 1  # for now: where the next pair of this group goes
             tokens[at], places[at] = pair // top_k, pair
-            said[pair] = chain
+            chains[pair] = chain
     count = offsets[experts.size]
     for group in range(experts.size, 0, -1):
         offsets[group] = offsets[group - 1]

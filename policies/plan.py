@@ -38,6 +38,11 @@ class Plan:
     def __len__(self) -> int:
         return int(self._head[P.n_records])
 
+    @property
+    def memory(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(head, verbs, keys, slots), whole, for compiled code: the first head[P.n_records] of them are the plan."""
+        return self._head, self._verb, self._key, self._place
+
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(verbs, keys, slots) as int32 views: no copy. In the global pool key = layer * n_experts + expert."""
         count = len(self)

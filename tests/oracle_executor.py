@@ -14,6 +14,7 @@ from slotwise.executor.merge import ABSENT, COLD, HOT, merged
 from slotwise.executor.reference import expert, normed
 from slotwise.executor.sort import Desk
 from slotwise.policies.layout import VERBS
+from slotwise.policies.names import P
 
 LAYOUT = RowLayout(32, 16, ("bf16", "f16", "f32"), "geglu", biases=True)
 E = 6
@@ -44,15 +45,18 @@ def pairs_slow(draw):
 
 
 class _Plan:
-    """Decisions as a plan gives them, of any verbs."""
+    """Decisions as a plan gives them, of any verbs; behind them lies what an earlier plan has left."""
 
     def __init__(self, draw, wide):
         n = draw.integers(0, 90)
         self.wide, self.verbs = wide, draw.integers(0, len(VERBS), n)
         self.keys, self.slots = draw.integers(0, E * (3 if wide else 1), n), draw.integers(-1, 9, n)
 
-    def arrays(self):
-        return tuple(each.astype(np.int32) for each in (self.verbs, self.keys, self.slots))
+    @property
+    def memory(self):
+        head = np.zeros(P.n_records + 1, np.int64)
+        head[P.n_records] = len(self.verbs)
+        return head, *(np.append(each, [0] * 5).astype(np.int32) for each in (self.verbs, self.keys, self.slots))
 
 
 DEVICE, HOST = [(1000, 10), (2000, 20), (3000, 30)], [(40000, 7), (50000, 8), (60000, 9)]

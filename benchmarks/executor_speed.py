@@ -125,7 +125,7 @@ def where(tick: TickTimes) -> tuple[float, float, float]:
 
 
 def summary(hits: int, tokens: int, pairs: list, untimed: dict) -> dict:
-    on, off = ([pair[i] for pair in pairs if not pair[0].late_s] for i in (0, 1))
+    on, off = ([pair[i] for pair in pairs if not (pair[0].late_s or pair[1].late_s)] for i in (0, 1))
 
     def us(values, at: float = 50) -> float:
         return round(1e6 * float(np.percentile(list(values), at)), 1)
@@ -147,7 +147,8 @@ def summary(hits: int, tokens: int, pairs: list, untimed: dict) -> dict:
 
 
 def qualifying(setting: Setting, pairs: list) -> dict:
-    """Efficiency over all ticks of a setting whose shorter chain is long enough to be worth hiding."""
+    """Efficiency over all ticks of a setting that waited for no copy and whose shorter chain is worth hiding."""
+    pairs = [(on, off) for on, off in pairs if not (on.late_s or off.late_s)]
     found: dict = {"setting": setting.name, "ticks": len(pairs)}
     for least in (50e-6, 20e-6):
         mine = [(on, off) for on, off in pairs if min(off.hot_s, off.cold_s) >= least]

@@ -23,9 +23,10 @@ def gains(name: str, trace, asked, **options) -> dict:
     )  # fmt: skip
     on, off = (next(run["timing"] for run in result["runs"] if run["overlap"] == overlap) for overlap in ("on", "off"))
     pairs = [a / b - 1 for a, b in zip(on["tokens_per_s_runs"], off["tokens_per_s_runs"], strict=True)]
-    first = result["runs"][0]
+    counters = result["runs"][0]["counters"]
     return {
-        "steps": name, "tokens a step": options.get("verify_tokens", trace.n_tokens // trace.n_steps), "hit rate": round(first["counters"]["hits"] / first["counters"]["demands"], 3),
+        "steps": name, "tokens a step": options.get("verify_tokens", trace.n_tokens // trace.n_steps),
+        "hit rate": round(counters["hits"] / counters["demands"], 3),
         "tokens/s on": round(on["tokens_per_s"], 2), "tokens/s off": round(off["tokens_per_s"], 2),
         "gain": f"{100 * (on['tokens_per_s'] / off['tokens_per_s'] - 1):+.1f} %",
         "pair by pair": f"{100 * min(pairs):+.1f} to {100 * max(pairs):+.1f} %",

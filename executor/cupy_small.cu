@@ -49,6 +49,8 @@ struct Merge {
   u8 where[MAX_WHERE];   // of pair [n, k]: 0 absent, 1 in hot, 2 in cold
 };
 
+enum { AT_ONCE = 8 };
+
 // y[t] = sum over j of weights[t, j] * out[t, j], in router order; products and sums each rounded to float32, so that
 // the same join on the CPU gives the same bytes. A block is a part of one token, blockIdx.y.
 extern "C" __global__ void merge(const __grid_constant__ Merge m) {
@@ -57,14 +59,23 @@ extern "C" __global__ void merge(const __grid_constant__ Merge m) {
   const u32 t = blockIdx.y, h = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   if (h >= m.hidden) return;
   float4 sum = {0, 0, 0, 0};
-#pragma unroll 8
-  for (u32 j = 0; j < m.k; j++) {
-    const u32 pair = t * m.k + j, where = m.where[pair];
-    if (where == 0) continue;
-    const u64 at = (u64)pair * m.hidden + h;
-    const float4 v = where == 1 ? *(const float4 *)(m.hot + at) : load_from_host(m.cold + at);
-    const float w = m.weights[pair];
-    sum.x += w * v.x, sum.y += w * v.y, sum.z += w * v.z, sum.w += w * v.w;
+  for (u32 first = 0; first < m.k; first += AT_ONCE) {  // all loads of a stretch are on their way before the first sum
+    float4 v[AT_ONCE];
+    float w[AT_ONCE];
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) {
+      const u32 j = first + i, pair = t * m.k + j;
+      if (j >= m.k || m.where[pair] == 0) continue;
+      const u64 at = (u64)pair * m.hidden + h;
+      v[i] = m.where[pair] == 1 ? *(const float4 *)(m.hot + at) : load_from_host(m.cold + at);
+      w[i] = m.weights[pair];
+    }
+#pragma unroll
+    for (u32 i = 0; i < AT_ONCE; i++) {
+      const u32 j = first + i;
+      if (j >= m.k || m.where[t * m.k + j] == 0) continue;
+      sum.x += w[i] * v[i].x, sum.y += w[i] * v[i].y, sum.z += w[i] * v[i].z, sum.w += w[i] * v[i].w;
+    }
   }
   *(float4 *)(m.y + (u64)t * m.hidden + h) = sum;
 }

@@ -65,7 +65,8 @@ class Dispatcher:
         The cold chain comes first: to submit takes 2 us, and then neither queues behind the other.
         """
         fetched = round(self._share * work.n_misses) if self._share else 0
-        if fetched or (work.n_hits and self._transfers.busy()):
+        late = self._transfers.busy() and self._transfers.concerns(0 if self._wide else layer, work.slots_hit)
+        if fetched or late:
             places, hot, cold, after = self._divide(layer, ids, work, fetched)
         else:
             places, hot, cold, after = [], work.hot, work.cold, ()

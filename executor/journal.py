@@ -35,7 +35,7 @@ class Journal:
         begins = layer <= self._last_layer
         if begins and len(self._calls) >= self._most and not self._resets:
             self._save()
-        plan = self._new(False, layer, ids)  # one that the pool refuses was none
+        plan = self._new(False, layer, ids)
         if begins:
             self._begun = len(self._calls) - 1
         self._last_layer = layer
@@ -85,16 +85,14 @@ class Journal:
     def _new(self, ahead: bool, layer: int, ids: np.ndarray) -> Plan:
         if self._saved is None or len(self._calls) >= 4 * self._most:  # a step of more calls cannot be taken back
             self._save()
-        plan = self._make(_Call(ahead, self._resets, layer, ids.copy(), None, ()))
+        plan = self.pool.prefetch(layer, ids) if ahead else self.pool.step(layer, ids)  # one that it refuses was none
+        self._calls.append(_Call(ahead, self._resets, layer, ids.copy(), None, ()))
         self._resets = False
         return plan
 
     def _repeat(self, call: _Call) -> Plan:
         if call.resets:
             self.pool.reset()
-        return self._make(call)
-
-    def _make(self, call: _Call) -> Plan:
         if call.refused_from is not None:
             self.pool.refuse(call.layer, call.refused_from)
         plan = (self.pool.prefetch if call.ahead else self.pool.step)(call.layer, call.ids)

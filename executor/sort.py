@@ -76,6 +76,10 @@ class Sorted:
         return Chosen(*self._memory[_HITS : _HITS + 3, : self.n_hits])
 
     @property
+    def slots_hit(self) -> list[int]:
+        return self._memory[_HITS + 1, : self.n_hits].tolist()
+
+    @property
     def misses(self) -> Chosen:
         return Chosen(*self._memory[_MISSES : _MISSES + 3, : self.n_misses])
 

@@ -65,6 +65,10 @@ class Transfers:
                     del self._under_way[place]
         return bool(self._under_way or self._queue)
 
+    def concerns(self, pool: int, slots: Iterable[int]) -> bool:
+        """Whether a copy into any of these slots is under way, or waits."""
+        return any((pool, slot) in self._under_way or (pool, slot) in self._queue for slot in slots)
+
     def reads(self, addresses: Iterable[int], ticket: Any) -> None:
         """Notes that the hot work of this ticket reads rows at these addresses."""
         self._number += 1

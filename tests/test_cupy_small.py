@@ -40,6 +40,28 @@ def test_the_join_gives_the_bytes_that_the_host_gives(n, k, hidden):
     assert np.array_equal(y.get(), merged(out, where, weights))
 
 
+def test_the_join_waits_until_the_host_has_counted_so_far():
+    cupy, on = gpu(), stream()
+    n, k, hidden = 2, 3, 64
+    cold, counter = page_locked(4 * n * k * hidden).view(np.float32).reshape(n, k, hidden), page_locked(64)
+    weights, y = cupy.ones((n, k), np.float32), cupy.zeros((n, hidden), np.float32)
+    cupy.cuda.Device().synchronize()
+    where, count = np.full((n, k), COLD), counter.view(np.uint32)
+    count[0] = 2**32 - 2  # it wraps
+    small().merge(
+        on.ptr, cold.ctypes.data, cold.ctypes.data, where, weights.data.ptr, y.data.ptr, n, k, hidden,
+        counter.ctypes.data, 1,
+    )  # fmt: skip
+    for value in (2**32 - 1, 0):
+        time.sleep(0.01)
+        count[0] = value
+        assert not on.done
+    cold[:] = 7
+    count[0] = 1
+    on.synchronize()
+    assert (y.get() == 21).all()
+
+
 def test_the_norm_has_a_mean_square_of_one():
     cupy, on = gpu(), stream()
     draw = np.random.default_rng(1)

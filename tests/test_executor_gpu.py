@@ -1,5 +1,7 @@
 """The executor on a GPU: plans of the replay, bytes that no schedule changes, outputs of the CPU within the bound."""
 
+import gc
+
 import numpy as np
 import pytest
 from cupy_cases import gpu
@@ -120,13 +122,17 @@ def test_copies_that_fail_are_repeated_by_a_replay_and_change_no_byte():
             hold(run, trace, "lru", 3, width=3)
 
 
-def test_a_prefill_of_1900_tokens_and_400_verify_steps_allocate_nothing_on_the_device():
+def test_a_prefill_of_1900_tokens_and_400_verify_steps_leave_nothing_on_the_device():
+    """What they allocate while they run, nothing, is counted by `benchmarks/stress.py`."""
     cupy = gpu()
+    gc.collect()
+    before = cupy.get_default_memory_pool().used_bytes()
     model = Model(n_layers=2, n_experts=128, top_k=8, layout=RowLayout(256, 128, ("bf16",) * 3))
     trace = model.trace([1900, *[4] * 400])
     run = carry_out(model, trace, "lfru+guard", 96, width=4, backend=device())
     hold(run, trace, "lfru+guard", 96, width=4)
-    assert cupy.get_default_memory_pool().used_bytes() < 1 << 28
+    gc.collect()
+    assert cupy.get_default_memory_pool().used_bytes() <= before
 
 
 def test_more_slots_than_vram_is_refused_with_what_fits():

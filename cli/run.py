@@ -10,6 +10,18 @@ from .options import decisions, one_configuration
 from .progress import working
 
 
+class DenseTime(click.ParamType):
+    """Microseconds, or `auto`."""
+
+    name = "microseconds"
+
+    def convert(self, value, param, ctx):
+        try:
+            return value if value == "auto" else float(value)
+        except ValueError:
+            self.fail(f"{value!r}: a number of microseconds, or 'auto'", param, ctx)
+
+
 @click.command(
     "run", epilog="Example: slotwise run sample --shape tiny --policy lfru+guard --slots 25% --width 4 --check"
 )
@@ -105,8 +117,9 @@ from .progress import working
 @click.option(
     "--cold", default="native", show_default=True, help="Cold chain; 'numba' needs no C compiler and is slower."
 )
-@click.option("--dense-us", type=click.FloatRange(0), default=0.0, show_default=True,
-              help="Microseconds of device time a layer that stand for attention.")  # fmt: skip
+@click.option("--dense-us", type=DenseTime(), default="0", show_default=True, metavar="US|auto",
+              help="Microseconds of device time a layer that stand for attention; auto: of the shape's dense weights.",
+)  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
 @click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
 @click.option("--check", is_flag=True, help="Hold plans against a replay, outputs against float64, slots against rows.")

@@ -11,13 +11,24 @@ from .errors import BadExecutor
 
 
 class Shape(NamedTuple):
-    """Of one expert: `hidden`, `inner` (the intermediate size), and what its row is stored and computed as."""
+    """Of one expert: `hidden`, `inner` (the intermediate size), and what its row is stored and computed as.
+
+    dense: weights that a token reads in each layer beside its experts: attention, router, shared experts.
+    """
 
     hidden: int
     inner: int
     dtype: str = "bf16"
     activation: str = "swiglu"
     biases: bool = False
+    dense: int = 0
+
+    def dense_us(self, read_per_s: float) -> float:
+        """Microseconds that a device reading so many bytes per second takes for the dense weights of a layer, in bf16.
+
+        A token alone is bound by that; what attention reads of its cache is not in it.
+        """
+        return 1e6 * 2 * self.dense / read_per_s
 
     def layouts(self, n_layers: int, dtype: str | None = None) -> list[RowLayout]:
         """The rows of each layer, all projections in `dtype` (default: the shape's own).
@@ -36,14 +47,21 @@ class Shape(NamedTuple):
         return found
 
 
+def attention(hidden: int, heads: int, kv_heads: int, head: int) -> int:
+    """Weights of the four projections."""
+    return 2 * hidden * head * (heads + kv_heads)
+
+
+_MXFP4 = ("MXFP4", "swiglu_clamped", True)
+_LATENT = 2048 * 16 * 192 + 2048 * (512 + 64) + 512 * 16 * (128 + 128) + 16 * 128 * 2048  # of DeepSeek-V2-Lite
 PRESETS = {  # name -> shape; a trace's model is matched without regard to case, dashes and dots
-    "Qwen3-30B-A3B": Shape(2048, 768),
-    "Qwen3-235B-A22B": Shape(4096, 1536),
-    "OLMoE-1B-7B": Shape(2048, 1024),
-    "Mixtral-8x7B": Shape(4096, 14336),
-    "gpt-oss-20b": Shape(2880, 2880, "MXFP4", "swiglu_clamped", True),
-    "gpt-oss-120b": Shape(2880, 2880, "MXFP4", "swiglu_clamped", True),
-    "DeepSeek-V2-Lite": Shape(2048, 1408),
+    "Qwen3-30B-A3B": Shape(2048, 768, dense=attention(2048, 32, 4, 128) + 2048 * 128),
+    "Qwen3-235B-A22B": Shape(4096, 1536, dense=attention(4096, 64, 4, 128) + 4096 * 128),
+    "OLMoE-1B-7B": Shape(2048, 1024, dense=attention(2048, 16, 16, 128) + 2048 * 64),
+    "Mixtral-8x7B": Shape(4096, 14336, dense=attention(4096, 32, 8, 128) + 4096 * 8),
+    "gpt-oss-20b": Shape(2880, 2880, *_MXFP4, dense=attention(2880, 64, 8, 64) + 2880 * 32),
+    "gpt-oss-120b": Shape(2880, 2880, *_MXFP4, dense=attention(2880, 64, 8, 64) + 2880 * 128),
+    "DeepSeek-V2-Lite": Shape(2048, 1408, dense=_LATENT + 3 * 2048 * 2 * 1408 + 2048 * 64),
     "tiny": Shape(128, 64, "f32"),  # no model: seconds on any CPU
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -15,7 +13,7 @@ import numpy as np
 from slotwise.executor import ceilings
 from slotwise.executor.backend import make_backend
 from slotwise.executor.checks import check_size
-from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
+from slotwise.executor.cold import SPIN_US, ColdChain
 from slotwise.executor.drive import drive
 from slotwise.executor.errors import (
     BadExecutor,
@@ -26,24 +24,21 @@ from slotwise.executor.errors import (
     ExecutorWarning,
 )
 from slotwise.executor.executor import HEADROOM_BYTES, Executor
-from slotwise.executor.shapes import PRESETS, Shape, as_recorded, shape_for, shape_of
+from slotwise.executor.shapes import as_recorded, shape_for, shape_of
 from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.watch import Watch
-from slotwise.executor.weights import Weights, open_weights
 from slotwise.policies import Pool
 from slotwise.replay.options import Options, warn_idle
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.run_rows import write_runs
 from slotwise.replay.sizes import parse_bytes
-from slotwise.replay.sweep import FOREIGN
 from slotwise.traces import Trace, open_trace
-from slotwise.traces.files import check_target
 
 from .run_result import Outcome, hold_together, outcome, row
+from .run_setup import check_dense, check_outputs, layouts_of, restricted_to, share_of, weights_of
 from .telemetry import Telemetry
 
-MOST_DENSE_US = 1e6
 SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
 
 
@@ -78,7 +73,7 @@ def run(
     spin_us: float = SPIN_US,
     activations: str = "float32",
     cold: str = "native",
-    dense_us: float = 0.0,
+    dense_us: float | str = 0.0,
     repeats: int = 1,
     check: bool = False,
     timeline: str | Path | None = None,
@@ -93,6 +88,8 @@ def run(
     weights: a folder with a Hugging Face checkpoint (safetensors), or a GGUF file; without, random rows of a seed.
     Layers may differ in dtypes and intermediate size; a global pool's slots are then as wide as the widest row.
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
+    dense_us: microseconds of device time a layer that stand for attention and all else that is dense; `auto` makes them
+    of the preset's dense weights and the device's read rate, as measured.
     cold: the kind of cold chain, `native` or, where that was not built, `numba`: slower, for f32, f16, bf16 and Q8_0.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
@@ -114,15 +111,15 @@ def run(
     if overlap not in SIDES or repeats < 1:
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    checkpoint = _weights(opened, weights) if weights else None
-    layouts = checkpoint.layouts if checkpoint else _layouts(opened, shape, hidden, intermediate, dtype)
+    checkpoint = weights_of(opened, weights) if weights else None
+    preset = shape_of(shape) if shape else shape_for(opened.model)
+    layouts = checkpoint.layouts if checkpoint else layouts_of(opened, preset, hidden, intermediate, dtype)
     if options.get("row_bytes") is not None:
         raise BadExecutor(f"row_bytes={options['row_bytes']}: rows of a run are as large as its weights; leave it out")
     captured, opened = opened, opened.with_row_bytes([layout.row_bytes for layout in layouts])
     asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
-    _check_outputs(timeline, out, trace, weights)
-    if not 0 <= dense_us <= MOST_DENSE_US:
-        raise BadExecutor(f"dense_us={dense_us}: microseconds from 0 to {MOST_DENSE_US}")
+    check_outputs(timeline, out, trace, weights)
+    dense = check_dense(dense_us, preset, opened)
     headroom = parse_bytes(headroom)
     warn_idle(options.get("predictor"), [asked.width])
     source, size = asked.source(opened), asked.size(opened)
@@ -150,7 +147,9 @@ def run(
         store = checkpoint.fill(store) if checkpoint else store.fill(seed, chain)
         with closing(make_backend(backend, **given)) as probe:
             best = ceilings.measure(probe, chain, store)
-        split_share = _share(best) if split_share is None else split_share
+        split_share = share_of(best) if split_share is None else split_share
+        if dense_us == "auto" and preset and best["device_read_per_s"]:
+            dense = round(preset.dense_us(best["device_read_per_s"]), 2)
         for turn, (side, timing) in enumerate(turns):
             try:
                 pool = asked.pool(opened, size, full=True, future=False)
@@ -164,7 +163,7 @@ def run(
                     said = f"run {turn + 1} of {len(turns)}, overlap {'on' if side else 'off'}{', timed' * timing}"
                     driven = drive(
                         executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset,
-                        dense_us=dense_us, seed=seed, watch=watch,
+                        dense_us=dense, seed=seed, watch=watch,
                         progress=progress and Telemetry(
                             executor, n_steps,
                             lambda done, text, turn=turn, said=said: progress(
@@ -200,7 +199,8 @@ def run(
         "staging": staging, "headroom_bytes": headroom, "alias_layers": alias_layers,
         "cpu_threads": chain.threads, "spin_us": float(spin_us), "activations": activations,
         "sms": sms, "link_pad": link_pad,
-        "restricted_to": _less(sms, link_pad), "dense_us": float(dense_us), "checked": check, "incomplete": incomplete,
+        "restricted_to": restricted_to(sms, link_pad), "dense_us": dense, "checked": check,
+        "incomplete": incomplete,
     }  # fmt: skip
     options = asked.recorded(size) | {"miss": miss}
     cycle = opened.token_cycle_bytes or 0
@@ -212,76 +212,11 @@ def run(
     return {"runs": runs}
 
 
-def _check_outputs(
-    timeline: str | Path | None, out: str | Path | None, trace: Trace | str | Path, weights: str | Path | None
-) -> None:
-    """Now, not after the runs. A result that took minutes on a machine of its own is not replaced."""
-    for name, value in (("timeline", timeline), ("weights", weights)):
-        if value == "":
-            raise BadExecutor(f"{name}='': it is the name of a file")
-    for path in map(Path, filter(None, (timeline, out))):
-        check_target(path)
-    read = {Path(each).resolve() for each in (trace, weights) if isinstance(each, str | Path)}
-    if timeline and Path(timeline).resolve() in read:
-        raise BadExecutor(f"{timeline}: the timeline would replace what the run reads; name another file")
-    if out is None:
-        return
-    path = Path(out)
-    if path.suffix in FOREIGN:
-        raise BadExecutor(f"{path}: a result is a Parquet file, not {path.suffix}; name it {path.stem}.parquet")
-    if path.exists():
-        raise BadExecutor(f"{path} exists: a run adds to no file and replaces none; name another")
-    if timeline and path.resolve() == Path(timeline).resolve():
-        raise BadExecutor(f"{path}: the result and the timeline cannot be one file; name two")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(errno.EACCES, "no file may be written there", str(path.parent))
-
-
-def _share(measured: dict[str, Any]) -> float:
-    """What `miss=split` fetches of the misses: the link's part of what link and CPU do together, at their best."""
-    link, cpu = measured["copy_rows_per_s"], measured["host_read_per_s"]
-    return round(link / (link + cpu), 3) if link and cpu else 0.5
-
-
-def _less(sms: int | None, link_pad: int) -> str | None:
-    """What was held back, in words; None for the machine as it is."""
-    parts = [f"{sms} SMs"] if sms else []
-    parts += [f"1/{link_pad + 1} of the link"] if link_pad else []
-    return " and ".join(parts) or None
-
-
 def _warm_up(pool: Pool) -> None:
     """Compiles what a live pool calls, or loads it from the cache: no step should pay for that."""
     nothing = np.zeros((1, 0), np.uint8 if pool.n_experts <= 255 else np.uint16)
     pool.step(0, nothing)
     pool.prefetch(pool.n_layers - 1, nothing)
-
-
-def _weights(trace: Trace, folder: str | Path) -> Weights:
-    """The weights, if the trace can be of their model."""
-    found = open_weights(folder)
-    if (len(found.layouts), found.n_experts) != (trace.n_layers, trace.n_experts):
-        raise BadExecutor(
-            f"{folder}: {len(found.layouts)} MoE layers of {found.n_experts} experts, but the trace has "
-            f"{trace.n_layers} of {trace.n_experts}"
-        )
-    return found
-
-
-def _layouts(
-    trace: Trace, shape: str | None, hidden: int | None, intermediate: int | None, dtype: str | None
-) -> list[RowLayout]:
-    """The rows' shape, by layer: as asked, else of the trace's model."""
-    found = shape_of(shape) if shape else shape_for(trace.model)
-    if found is None and not (hidden and intermediate):
-        raise BadExecutor(
-            f"{trace.name}: no shape known for the model {trace.model!r}; give --hidden and --intermediate, or --shape "
-            f"({', '.join(PRESETS)})"
-        )
-    found = found or Shape(1, 1)
-    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layouts(
-        trace.n_layers, dtype
-    )
 
 
 def _hold_against_replay(trace: Trace, asked: Options, found: Outcome) -> None:

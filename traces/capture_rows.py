@@ -1,0 +1,127 @@
+"""Steps of a running model become rows: which tokens count, whose they are, and the file that grows with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from .errors import BadTrace
+from .files import check_target
+from .format_capture import header, layout, rows_of
+from .meta import Meta
+
+
+class RowWriter:
+    """Appends steps to `path` + ".part", and makes the trace `path` of them at the end.
+
+    Only the current step is in memory. `ends` are the tokens after which a sequence of a batch has ended.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        meta: Meta,
+        widths: dict[int, int],
+        labels: Sequence[str],
+        ends: Sequence[int],
+        force: bool,
+    ) -> None:
+        self.path, self.part = path, path.with_name(path.name + ".part")
+        check_target(path)
+        if path.exists() and not force:
+            raise BadTrace(f"{path} exists; choose another name, or replace it with force")
+        if self.part.exists() and not force:
+            raise BadTrace(
+                f"{self.part} is what a capture left that was broken off; keep it with `slotwise trace import "
+                f"{self.part} -o {path}` and remove it, or replace it with force"
+            )
+        self._dtype, self._top_k, self._widths = layout(meta, widths), meta.top_k, widths
+        self._header = header(meta, widths, labels)
+        self._ends = np.array(ends, np.int64)
+        self._file: BinaryIO | None = None
+        self.n_steps = self.n_rows = 0
+        self._requests = self._ended = np.zeros(0, np.int32)
+        self._n_requests = 0
+
+    def open(self) -> None:
+        self._file = self.part.open("wb", buffering=0)
+        self._file.write(self._header)
+
+    def write(
+        self,
+        shape: tuple[int, int],
+        past: int,
+        table: np.ndarray,
+        tokens: np.ndarray | None,
+        position: np.ndarray | None,
+        mask: np.ndarray | None,
+    ) -> int:
+        """One forward pass of `shape` (batch, tokens) over `past` cached tokens; returns the rows that count.
+
+        `table [n_layers, batch * tokens, ...]` int16: ids, weights as float16, predictions by horizon. `tokens`,
+        `position` and `mask` are `[batch, tokens]`; without, they are unknown, count from `past`, and keep all.
+        """
+        assert self._file
+        batch, n = shape
+        self._sort_out(batch, past)
+        kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
+        decode = n == 1 and past > 0
+        if decode and batch > 1 and tokens is not None:
+            self._ended = self._ended | np.isin(tokens[:, 0], self._ends)
+            kept = kept & ~self._ended[:, None]
+        at = np.flatnonzero(kept)
+        if not at.size:
+            return 0
+        rows = np.empty(at.size, self._dtype)
+        rows["request"] = np.repeat(self._requests, n)[at]
+        rows["step"] = self.n_steps
+        rows["position"] = np.broadcast_to(past + np.arange(n) if position is None else position, shape).ravel()[at]
+        rows["phase"] = decode
+        rows["token_id"] = -1 if tokens is None else tokens.ravel()[at]
+        rows["left"] = np.arange(at.size - 1, -1, -1)
+        table = (table if at.size == batch * n else table[:, at]).transpose(1, 0, 2)
+        k = self._top_k
+        rows["experts"] = table[..., :k]
+        rows["weights"] = table[..., k : 2 * k].view(np.float16)
+        begin = 2 * k
+        for horizon, width in self._widths.items():
+            rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]
+            begin += width
+        self._append(rows)
+        self.n_steps += 1
+        self.n_rows += at.size
+        return at.size
+
+    def _append(self, rows: np.ndarray) -> None:
+        """The whole step, or an error: a write to a file may take less than it was given."""
+        assert self._file
+        left = rows.view(np.uint8).data
+        while left:
+            left = left[self._file.write(left) :]
+
+    def _sort_out(self, batch: int, past: int) -> None:
+        """Whose the sequences of a batch are."""
+        if not past or not len(self._requests):
+            self._requests = np.arange(self._n_requests, self._n_requests + batch, dtype=np.int32)
+            self._n_requests += batch
+            self._ended = np.zeros(batch, bool)
+        elif batch != len(self._requests):
+            raise BadTrace(
+                f"a pass of {batch} sequences over a cache of {past} tokens, but the pass that filled it had "
+                f"{len(self._requests)}: whose tokens these are is not known (beam search is not captured)"
+            )
+
+    def close(self, *, complete: bool) -> None:
+        """Turns the steps into the trace. Without any, BadTrace if the work was `complete`, and no file in any case."""
+        if self._file is None:
+            return
+        self._file.close()
+        self._file = None
+        if self.n_steps:
+            rows_of(self.part).save(self.path)
+        self.part.unlink()
+        if complete and not self.n_steps:
+            raise BadTrace("no forward pass was captured: the model was not called inside the block")

@@ -193,7 +193,7 @@ class Capture:
         ids, weights = (torch.stack([t.to(home) for t in each]) for each in (kept.ids, kept.weights))
         if not found.adapter.ranked:
             scores = found.adapter.scores(torch.stack([t.to(home) for t in kept.logits]), found.modules)
-            order = scores.gather(-1, ids).argsort(-1, descending=True, stable=True)
+            order = scores.gather(-1, ids).argsort(dim=-1, descending=True, stable=True)
             ids, weights = ids.gather(-1, order), weights.gather(-1, order)
         n, k = len(found.modules), found.top_k
         table = torch.full((n, ids.shape[1], 2 * k + len(self._ahead) * self.width), -1, dtype=torch.int16, device=home)

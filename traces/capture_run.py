@@ -48,8 +48,6 @@ def capture(
     at temperature 0. `text` is a file that the model reads instead: windows of `window` tokens are a request each, fed
     in passes of `chunk` tokens over the cache; with chunk 1 they are decode steps. `Capture` has the other options.
     """
-    import torch  # pyright: ignore[reportMissingImports]
-
     if (prompts is None) == (text is None):
         raise BadTrace("a capture needs prompts to continue or a text to read, one of the two")
     for name, value in (("max_new_tokens", max_new_tokens), ("batch", batch), ("window", window), ("chunk", chunk)):
@@ -78,6 +76,8 @@ def capture(
 
     options = {"width": width, "horizons": horizons, "check": check, "labels": labels, "source": source, "force": force}
     capturing = Capture(loaded, output, advance=advance, **options)
+    import torch  # pyright: ignore[reportMissingImports]
+
     torch.manual_seed(seed)
     began = time.perf_counter()
     with capturing, torch.inference_mode():
@@ -146,7 +146,10 @@ def _load(model: str, device: str, dtype: str, revision: str | None) -> tuple[An
         import torch  # pyright: ignore[reportMissingImports]
         from transformers import AutoModelForCausalLM, AutoTokenizer  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise BadTrace(f"capture needs {error.name or 'transformers'}: pip install 'slotwise[capture]'") from None
+        raise BadTrace(
+            f"capture needs torch and transformers ({short(' '.join(str(error).split()))}): "
+            "pip install 'slotwise[capture]'"
+        ) from None
     for name, value, known in (("device", device, DEVICES), ("dtype", dtype, DTYPES)):
         if value not in known:
             raise BadTrace(f"{name} {value!r}; known: {', '.join(known)}")

@@ -63,9 +63,10 @@ def find_routers(model: Any) -> Routers:
     config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
     kind = getattr(config, "model_type", type(model).__name__)
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else getattr(model, "base_model", model)
-    found: list[tuple[int, Any, Any]] = [
+    decoder_layers: Any = getattr(decoder, "layers", ())
+    found = [
         (index, block.gate if hasattr(block, "gate") else block.router, block.experts)
-        for index, layer in enumerate(getattr(decoder, "layers", ()))
+        for index, layer in enumerate(decoder_layers)
         for block in layer.modules()
         if hasattr(block, "experts") and (hasattr(block, "gate") or hasattr(block, "router"))
     ]

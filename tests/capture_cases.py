@@ -1,4 +1,4 @@
-"""Tiny models of every architecture that capture knows, their routers once more in plain numpy, and what experts saw."""
+"""Tiny models of every architecture that capture knows, their routers again in plain numpy, and what experts saw."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def blocks_of(model) -> list[tuple[int, object]]:
 
 @contextmanager
 def watched(model):
-    """What the experts of each MoE layer are given: lists of (x, ids, weights) as float64 and int arrays, a pass each."""
+    """What the experts of each MoE layer are given: lists of (x, ids, weights) in float64, one a pass."""
     seen, hooks = [], []
     for _, block in blocks_of(model):
         seen.append([])

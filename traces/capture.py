@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .capture_passes import FEW, Fetched, Pass, best, fetch
 from .capture_rows import RowWriter
 from .errors import BadTrace, CaptureFailed
 from .meta import Meta, check_whole
 from .routers import Routers, Tensor, find_routers
 
-FEW = 64  # rows of a step up to which predictions of all layers are ranked at once, in fewer and larger operations
+SOON_S = 1.0  # seconds after which what the hooks have kept goes to the file, however little it is
 
 
 class Capture:
@@ -35,12 +38,12 @@ class Capture:
     choice against what is predicted from its own input: `recall` must be 1.0, else leaving the block raises
     CaptureFailed.
     `labels` name the requests in order; `source`, `model_name`, `revision`, `licence` go into the trace's record.
-    `advance(n_rows)` is called after each step.
+    `advance(n_rows)` is called as rows are written.
 
-    Rows go to `path` + ".part" step by step; leaving the block, for whatever reason, turns the complete steps into
-    `path`. After a hard kill `slotwise trace import` does. Tokens and logits are those of a run without capture; on a
-    GPU a step is fetched while the next one runs. Raises BadTrace for a model that no adapter knows, for files that
-    exist (unless `force`), and for passes that it cannot tell apart.
+    Rows go to `path` + ".part" as the model runs, once a second or sooner; leaving the block, for whatever reason,
+    turns all complete steps into `path`. After a hard kill `slotwise trace import` makes a trace of those written.
+    Tokens and logits are those of a run without capture, and no hook waits for a GPU. Raises BadTrace for a model that
+    no adapter knows, for files that exist (unless `force`), and for passes that it cannot tell apart.
     """
 
     def __init__(
@@ -77,20 +80,21 @@ class Capture:
         self._rows = RowWriter(Path(path), self._meta, dict.fromkeys(self._ahead, width), labels, ends, force)
         self._advance = advance or (lambda rows: None)
         self._hooks: list[Any] = []
-        self._pending: _Fetched | None = None
+        self._pass = Pass(n, self._ahead, {})
+        self._group: list[Pass] = []
+        self._fetched: Fetched | None = None
+        self._worked_up = 0.0
         self._wrong: Tensor = 0
         self._compared = 0
-        self._call: dict[str, Any] = {}
-        self._kept = _Kept(n, self._ahead)
 
     @property
     def n_steps(self) -> int:
-        """Steps recorded so far; on a GPU the last one may be under way."""
+        """Steps written so far; the last ones may be under way."""
         return self._rows.n_steps
 
     @property
     def n_tokens(self) -> int:
-        """Rows recorded so far."""
+        """Rows written so far."""
         return self._rows.n_rows
 
     @property
@@ -99,12 +103,19 @@ class Capture:
         return 1 - int(self._wrong) / self._compared if self._compared else None
 
     def __enter__(self) -> Capture:
+        import torch  # pyright: ignore[reportMissingImports]
+
         self._rows.open()
+        self._torch, found = torch, self._routers
+        with torch.no_grad():
+            self._logits = [found.adapter.logits(module) for module in found.modules]
+        self._devices = [module.weight.device for module in found.modules]
+        self._spread = len(set(self._devices)) > 1
         self._hooks = [
             self._decoder.register_forward_pre_hook(self._before, with_kwargs=True),
             self._decoder.register_forward_hook(self._after),
             *(
-                module.register_forward_hook(lambda module, args, output, layer=layer: self._route(layer, args, output))
+                module.register_forward_hook(partial(self._route, layer))
                 for layer, module in enumerate(self._routers.modules)
             ),
         ]
@@ -113,10 +124,10 @@ class Capture:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        with (
-            suppress(RuntimeError) if kind else nullcontext()
-        ):  # of a device that broke: the step it was to give is lost
-            self._drain()
+        # On the way out of an error the device may answer no more: what it had not given is lost.
+        with suppress(RuntimeError) if kind else nullcontext():
+            self._work_up()
+            self._work_up()
         self._rows.close(complete=kind is None)
         if kind is None and self.check and self.recall != 1.0:
             raise CaptureFailed(
@@ -127,145 +138,62 @@ class Capture:
     # -- hooks, in the order in which a pass meets them; none of them waits for a device ------------------------------
 
     def _before(self, module: Any, args: tuple, call: dict[str, Any]) -> None:
-        self._call = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
-        caches = (self._call.get(name) for name in ("cache", "past_key_values"))  # the newer and the older name
-        cache = next((each for each in caches if each is not None), None)
-        self._call["past"] = 0 if cache is None else cache.get_seq_length()
-        self._kept = _Kept(len(self._routers.modules), self._ahead)
+        given = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
+        self._pass = Pass(len(self._routers.modules), self._ahead, given)
 
-    def _route(self, layer: int, args: tuple, output: Any) -> None:
-        import torch  # pyright: ignore[reportMissingImports]
+    def _route(self, layer: int, module: Any, args: tuple, output: Any) -> None:
+        if self._torch.is_grad_enabled():
+            with self._torch.no_grad():
+                self._see(layer, args[0], output)
+        else:
+            self._see(layer, args[0], output)
 
-        kept, found = self._kept, self._routers
-        with torch.no_grad():
-            logits, weights, ids = found.adapter.chosen(output, found.top_k)
-            kept.weights[layer], kept.ids[layer] = weights, ids
-            if not found.adapter.ranked:
-                kept.logits[layer] = logits
-            x = args[0].reshape(-1, args[0].shape[-1])
-            if self.check:
-                self._compare(layer, x, ids)
-            for horizon in self._ahead:
-                if layer + horizon < len(found.modules):
-                    module = found.modules[layer + horizon]
-                    ahead = found.adapter.logits(module, x.to(module.weight.device))
-                    kept.ahead[horizon].append(ahead if len(x) <= FEW else self._best(ahead[None], [module]))
+    def _see(self, layer: int, x: Tensor, output: Any) -> None:
+        now, found = self._pass, self._routers
+        now.logits[layer], now.weights[layer], now.ids[layer] = found.adapter.chosen(output, found.top_k)
+        if x.ndim > 2:
+            x = x.reshape(-1, x.shape[-1])
+        if self.check:
+            self._compare(layer, x, now.ids[layer])
+        for horizon in self._ahead:
+            target = layer + horizon
+            if target < len(self._logits):
+                ahead = self._logits[target](x.to(self._devices[target]) if self._spread else x)
+                if x.shape[0] > FEW:
+                    ahead = best(found, ahead[None], [found.modules[target]], self.width)
+                now.ahead[horizon].append(ahead)
 
     def _after(self, module: Any, args: tuple, output: Any) -> None:
-        import torch  # pyright: ignore[reportMissingImports]
-
-        missing = [self._routers.layers[i] for i, ids in enumerate(self._kept.ids) if ids is None]
+        missing = [self._routers.layers[i] for i, ids in enumerate(self._pass.ids) if ids is None]
         if missing:
             raise BadTrace(
                 f"the routers of layers {missing} were not called in a forward pass: something replaces them (a "
                 "kernel, a compiled model); turn it off for the capture"
             )
-        with torch.no_grad():
-            now = self._fetched(self._table())
-        self._drain()
-        self._pending = now
-        if not now.late:
-            self._drain()
-
-    # -- on the device ------------------------------------------------------------------------------------------------
-
-    def _best(self, logits: Tensor, modules: list[Any]) -> Tensor:
-        """Ids by falling score, int16 `[n_layers, n_tokens, width]` of logits `[n_layers, n_tokens, n_experts]`."""
-        import torch  # pyright: ignore[reportMissingImports]
-
-        scores, ids = self._routers.adapter.scores(logits, modules).topk(self.width, -1)
-        return ids.to(torch.int16).masked_fill(scores == float("-inf"), -1)
+        now, group = self._pass, self._group
+        if group and (now.shape != group[0].shape or now.opens):
+            self._work_up()
+        self._group.append(now)
+        if len(self._group) * now.n_tokens >= FEW or now.opens or time.monotonic() - self._worked_up > SOON_S:
+            self._work_up()
 
     def _compare(self, layer: int, x: Tensor, ids: Tensor) -> None:
         """Counts the choices that this layer's router, applied to its own input, would not have predicted."""
         adapter, module = self._routers.adapter, self._routers.modules[layer]
-        scores = adapter.scores(adapter.logits(module, x)[None], [module])[0]
+        scores = adapter.scores(self._logits[layer](x)[None], [module])[0]
         chosen = scores.gather(-1, ids).sort(-1, descending=True).values
         self._wrong = self._wrong + (chosen != scores.topk(self._routers.top_k, -1).values).sum()
         self._compared += ids.shape[0] * ids.shape[1]
 
-    def _table(self) -> Tensor:
-        """Everything of the step, int16 `[n_layers, n_tokens, ids | weights as float16 | predictions by horizon]`."""
-        import torch  # pyright: ignore[reportMissingImports]
-
-        kept, found = self._kept, self._routers
-        home = kept.ids[0].device
-        ids, weights = (torch.stack([t.to(home) for t in each]) for each in (kept.ids, kept.weights))
-        if not found.adapter.ranked:
-            scores = found.adapter.scores(torch.stack([t.to(home) for t in kept.logits]), found.modules)
-            order = scores.gather(-1, ids).argsort(dim=-1, descending=True, stable=True)
-            ids, weights = ids.gather(-1, order), weights.gather(-1, order)
-        n, k = len(found.modules), found.top_k
-        table = torch.full((n, ids.shape[1], 2 * k + len(self._ahead) * self.width), -1, dtype=torch.int16, device=home)
-        table[..., :k] = ids
-        table[..., k : 2 * k] = weights.to(torch.float16).view(torch.int16)
-        for at, horizon in enumerate(self._ahead):
-            ahead = [t.to(home) for t in kept.ahead[horizon]]
-            few = ids.shape[1] <= FEW
-            best = self._best(torch.stack(ahead), found.modules[horizon:]) if few else torch.cat(ahead)
-            begin = 2 * k + at * self.width
-            table[horizon:, :, begin : begin + self.width] = best
-        return table
-
-    def _fetched(self, table: Tensor) -> _Fetched:
-        """Starts the copies to the host; on a GPU nobody waits for them here."""
-        import torch  # pyright: ignore[reportMissingImports]
-
-        call = self._call
-        tokens = call.get("input_ids")
-        batch, n = (tokens if tokens is not None else call["inputs_embeds"]).shape[:2]
-        if table.shape[1] != batch * n:
-            raise BadTrace(f"the routers saw {table.shape[1]} tokens of a pass of {batch} x {n}; every one is needed")
-        mask, position = call.get("attention_mask"), call.get("position_ids")
-        if mask is not None and getattr(mask, "ndim", 0) != 2:
-            if batch > 1:
-                raise BadTrace("an attention_mask that is not [batch, tokens] does not say which tokens are padding")
-            mask = None
-        if position is None and mask is not None:
-            position = mask.cumsum(-1)[:, -n:] - 1
-        elif position is not None and position.ndim == 3:  # one of each axis of an image; of text they are alike
-            position = position[0]
-        mask = None if mask is None else mask[:, -n:]
-        columns = [
-            None if t is None else t.detach().to("cpu", non_blocking=True) for t in (table, tokens, position, mask)
-        ]
-        event = None
-        if table.is_cuda:
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(table.device))
-        return _Fetched((batch, n), call["past"], columns, event)
-
-    # -- on the host --------------------------------------------------------------------------------------------------
-
-    def _drain(self) -> None:
-        """Writes the step whose copies were started before."""
-        step, self._pending = self._pending, None
-        if step is None:
-            return
-        if step.late:
-            step.late.synchronize()
-        arrays: list[Any] = [None if t is None else t.numpy() for t in step.columns]
-        self._advance(self._rows.write(step.shape, int(step.past), *arrays))
-
-
-class _Kept:
-    """What the hooks of one pass have seen: tensors by layer, predictions by horizon in the order of layers."""
-
-    def __init__(self, n_layers: int, horizons: list[int]) -> None:
-        self.ids: list[Any] = [None] * n_layers
-        self.weights: list[Any] = [None] * n_layers
-        self.logits: list[Any] = [None] * n_layers
-        self.ahead: dict[int, list[Any]] = {horizon: [] for horizon in horizons}
-
-
-@dataclass(frozen=True, eq=False)
-class _Fetched:
-    """A step on its way to the host: (batch, tokens), tokens cached before, and what is copied until `late` is done."""
-
-    shape: tuple[int, int]
-    past: Any
-    columns: list[Any]
-    late: Any
+    def _work_up(self) -> None:
+        """Starts the copies of the passes that wait, and writes those whose copies were started before."""
+        group, self._group, self._worked_up = self._group, [], time.monotonic()
+        now = fetch(self._routers, group, self._ahead, self.width) if group else None
+        before, self._fetched = self._fetched, now
+        for each in (before, now):
+            if each and (each is before or not each.event):  # on a CPU there is nothing to wait for
+                self._advance(self._rows.write(*each.arrays()))
+                self._fetched = None if each is now else self._fetched
 
 
 def _record(model: Any, found: Routers, width: int, horizons: list[int]) -> Meta:

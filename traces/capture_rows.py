@@ -17,7 +17,7 @@ from .meta import Meta
 class RowWriter:
     """Appends steps to `path` + ".part", and makes the trace `path` of them at the end.
 
-    Only the current step is in memory. `ends` are the tokens after which a sequence of a batch has ended.
+    Only the passes at hand are in memory. `ends` are the tokens after which a sequence of a batch has ended.
     """
 
     def __init__(
@@ -52,37 +52,40 @@ class RowWriter:
 
     def write(
         self,
-        shape: tuple[int, int],
-        past: int,
+        shape: tuple[int, int, int],
+        past: np.ndarray,
         table: np.ndarray,
         tokens: np.ndarray | None,
         position: np.ndarray | None,
         mask: np.ndarray | None,
     ) -> int:
-        """One forward pass of `shape` (batch, tokens) over `past` cached tokens; returns the rows that count.
+        """Forward passes of one `shape` (passes, sequences, tokens of each); returns how many rows count.
 
-        `table [n_layers, batch * tokens, ...]` int16: ids, weights as float16, predictions by horizon. `tokens`,
-        `position` and `mask` are `[batch, tokens]`; without, they are unknown, count from `past`, and keep all.
+        `past [passes]` tokens were cached before each. `table [n_layers, all tokens, ...]` int16 has ids, weights as
+        float16, predictions by horizon. `tokens`, `position` and `mask` have that shape; without, tokens are unknown,
+        positions count on, and none is padding.
         """
-        assert self._file
-        batch, n = shape
-        self._sort_out(batch, past)
+        _, batch, n = shape
+        self._sort_out(batch, int(past[0]))
         kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
-        decode = n == 1 and past > 0
-        if decode and batch > 1 and tokens is not None:
-            self._ended = self._ended | np.isin(tokens[:, 0], self._ends)
-            kept = kept & ~self._ended[:, None]
+        decode = n == 1 and past[0] > 0
+        if decode and batch > 1 and tokens is not None and self._ends.size:
+            ended = np.logical_or.accumulate(np.isin(tokens[..., 0], self._ends), 0) | self._ended
+            self._ended = ended[-1]
+            kept = kept & ~ended[..., None]
+        counts = kept.sum((1, 2))
         at = np.flatnonzero(kept)
-        if not at.size:
-            return 0
+        steps = np.repeat(self.n_steps + np.cumsum(counts > 0) - 1, counts)
         rows = np.empty(at.size, self._dtype)
-        rows["request"] = np.repeat(self._requests, n)[at]
-        rows["step"] = self.n_steps
-        rows["position"] = np.broadcast_to(past + np.arange(n) if position is None else position, shape).ravel()[at]
+        rows["request"] = self._requests[at // n % batch]
+        rows["step"] = steps
+        if position is None:
+            position = np.broadcast_to(past[:, None, None] + np.arange(n), shape)
+        rows["position"] = position.ravel()[at]
         rows["phase"] = decode
         rows["token_id"] = -1 if tokens is None else tokens.ravel()[at]
-        rows["left"] = np.arange(at.size - 1, -1, -1)
-        table = (table if at.size == batch * n else table[:, at]).transpose(1, 0, 2)
+        rows["left"] = np.repeat(np.cumsum(counts), counts) - np.arange(at.size) - 1
+        table = (table if at.size == kept.size else table[:, at]).transpose(1, 0, 2)
         k = self._top_k
         rows["experts"] = table[..., :k]
         rows["weights"] = table[..., k : 2 * k].view(np.float16)
@@ -91,12 +94,12 @@ class RowWriter:
             rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]
             begin += width
         self._append(rows)
-        self.n_steps += 1
+        self.n_steps += int(np.count_nonzero(counts))
         self.n_rows += at.size
         return at.size
 
     def _append(self, rows: np.ndarray) -> None:
-        """The whole step, or an error: a write to a file may take less than it was given."""
+        """All of it, or an error: a write to a file may take less than it was given."""
         assert self._file
         left = rows.view(np.uint8).data
         while left:

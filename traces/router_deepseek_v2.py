@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .routers import Router, Tensor
@@ -14,8 +15,8 @@ class DeepseekV2(Router):
     model_types = ("deepseek_v2",)
     ranked = False
 
-    def logits(self, module: Any, x: Tensor) -> Tensor:
-        return in_float32(module, x)
+    def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
+        return in_float32(module)
 
     def scores(self, logits: Tensor, modules: list) -> Tensor:
         scores, first = logits.softmax(-1), modules[0]
@@ -25,11 +26,12 @@ class DeepseekV2(Router):
         return in_best_groups(scores, best, first.topk_group)
 
 
-def in_float32(module: Any, x: Tensor) -> Tensor:
-    """Logits of a float32 router, whatever the model computes in."""
+def in_float32(module: Any) -> Callable[[Tensor], Tensor]:
+    """Logits of a router in float32, whatever the model computes in."""
     from torch.nn.functional import linear  # pyright: ignore[reportMissingImports]
 
-    return linear(x.float(), module.weight.float())
+    weight = module.weight.float()
+    return lambda x: linear(x.float(), weight)
 
 
 def in_best_groups(scores: Tensor, best: Tensor, n_kept: int) -> Tensor:

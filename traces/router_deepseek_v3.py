@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .router_deepseek_v2 import in_best_groups, in_float32
@@ -15,8 +16,8 @@ class DeepseekV3(Router):
     model_types = ("deepseek_v3",)
     ranked = False
 
-    def logits(self, module: Any, x: Tensor) -> Tensor:
-        return in_float32(module, x)
+    def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
+        return in_float32(module)
 
     def scores(self, logits: Tensor, modules: list) -> Tensor:
         import torch  # pyright: ignore[reportMissingImports]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .routers import Router, Tensor
@@ -13,8 +14,9 @@ class Granite(Router):
     name = "topk-softmax"
     model_types = ("granitemoe",)
 
-    def logits(self, module: Any, x: Tensor) -> Tensor:
-        return super().logits(module, x).float()
+    def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
+        plain = super().logits(module)
+        return lambda x: plain(x).float()
 
     def chosen(self, output: Any, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
         first, weights, last = output

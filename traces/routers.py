@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,11 +25,15 @@ class Router:
     model_types: ClassVar[tuple[str, ...]]  # of the model's config
     ranked: ClassVar[bool] = True  # the chosen ids come in falling order of score
 
-    def logits(self, module: Any, x: Tensor) -> Tensor:
-        """`[n_tokens, n_experts]` of router inputs `x [n_tokens, hidden]`, by the same operation as the model's."""
+    def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
+        """A function of router inputs `[n_tokens, hidden]` that gives `[n_tokens, n_experts]` by the model's operation.
+
+        Weights are looked up here, once, since a lookup takes as long as the operation on one token.
+        """
         from torch.nn.functional import linear  # pyright: ignore[reportMissingImports]
 
-        return linear(x, module.weight, getattr(module, "bias", None))
+        weight, bias = module.weight, getattr(module, "bias", None)
+        return lambda x: linear(x, weight, bias)
 
     def scores(self, logits: Tensor, modules: list[Any]) -> Tensor:
         """What the choice is made by, `[n_layers, n_tokens, n_experts]`; -inf for what cannot be chosen.

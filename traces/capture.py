@@ -15,7 +15,7 @@ from typing import Any
 from .capture_passes import FEW, Fetched, Pass, best, fetch
 from .capture_rows import RowWriter
 from .errors import BadTrace, CaptureFailed
-from .meta import Meta, check_whole
+from .meta import Meta, check_whole, checked
 from .routers import Routers, Tensor, find_routers
 
 SOON_S = 1.0  # seconds after which what the hooks have kept goes to the file, however little it is
@@ -73,11 +73,13 @@ class Capture:
             raise BadTrace("the model has one MoE layer, and nothing comes before it to predict from; ask for width 0")
         self.width, self.check = width, check
         self._decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
-        self._meta = _record(model, found, width if self._ahead else 0, self._ahead)
         given = {"model": model_name, "revision": revision, "source": source, "licence": licence}
-        self._meta = replace(self._meta, **{name: value for name, value in given.items() if value is not None})
+        meta = replace(
+            _record(model, found, width if self._ahead else 0, self._ahead),
+            **{name: value for name, value in given.items() if value is not None},
+        )
         ends = _end_tokens(model) if end_tokens is None else tuple(end_tokens)
-        self._rows = RowWriter(Path(path), self._meta, dict.fromkeys(self._ahead, width), labels, ends, force)
+        self._rows = RowWriter(Path(path), checked(meta, where), dict.fromkeys(self._ahead, width), labels, ends, force)
         self._advance = advance or (lambda rows: None)
         self._hooks: list[Any] = []
         self._pass = Pass(n, self._ahead, {})
@@ -124,11 +126,12 @@ class Capture:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         for hook in self._hooks:
             hook.remove()
-        # On the way out of an error the device may answer no more: what it had not given is lost.
-        with suppress(RuntimeError) if kind else nullcontext():
-            self._work_up()
-            self._work_up()
-        self._rows.close(complete=kind is None)
+        try:  # on the way out of an error the device may answer no more: what it had not given is lost
+            with suppress(RuntimeError) if kind else nullcontext():
+                self._work_up()
+                self._work_up()
+        finally:
+            self._rows.close(complete=kind is None)
         if kind is None and self.check and self.recall != 1.0:
             raise CaptureFailed(
                 f"{self._rows.path}: {int(self._wrong)} of {self._compared} choices are not what the router computes "
@@ -182,18 +185,20 @@ class Capture:
         adapter, module = self._routers.adapter, self._routers.modules[layer]
         scores = adapter.scores(self._logits[layer](x)[None], [module])[0]
         chosen = scores.gather(-1, ids).sort(-1, descending=True).values
-        self._wrong = self._wrong + (chosen != scores.topk(self._routers.top_k, -1).values).sum()
+        wrong = (chosen != scores.topk(self._routers.top_k, -1).values).sum()
+        self._wrong = self._wrong + wrong.to(self._devices[0])
         self._compared += ids.shape[0] * ids.shape[1]
 
     def _work_up(self) -> None:
         """Starts the copies of the passes that wait, and writes those whose copies were started before."""
         group, self._group, self._worked_up = self._group, [], time.monotonic()
+        before, self._fetched = self._fetched, None
         now = fetch(self._routers, group, self._ahead, self.width) if group else None
-        before, self._fetched = self._fetched, now
-        for each in (before, now):
-            if each and (each is before or not each.event):  # on a CPU there is nothing to wait for
+        for each in filter(None, (before, now)):
+            if each is now and now.event:
+                self._fetched = now
+            else:
                 self._advance(self._rows.write(*each.arrays()))
-                self._fetched = None if each is now else self._fetched
 
 
 def _record(model: Any, found: Routers, width: int, horizons: list[int]) -> Meta:

@@ -45,6 +45,9 @@ class RowWriter:
         self.n_steps = self.n_rows = 0
         self._requests = self._ended = np.zeros(0, np.int32)
         self._n_requests = 0
+        self._torn = (
+            False  # an interrupt came while passes were written: they may be there in part, so they are the last
+        )
 
     def open(self) -> None:
         self._file = self.part.open("wb", buffering=0)
@@ -65,6 +68,9 @@ class RowWriter:
         float16, predictions by horizon. `tokens`, `position` and `mask` have that shape; without, tokens are unknown,
         positions count on, and none is padding.
         """
+        if self._torn:
+            return 0
+        self._torn = True
         _, batch, n = shape
         self._sort_out(batch, int(past[0]))
         kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
@@ -96,6 +102,7 @@ class RowWriter:
         self._append(rows)
         self.n_steps += int(np.count_nonzero(counts))
         self.n_rows += at.size
+        self._torn = False
         return at.size
 
     def _append(self, rows: np.ndarray) -> None:

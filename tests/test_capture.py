@@ -1,0 +1,287 @@
+"""Capture around a model that runs: whose tokens count, what a step is, and what is left when it breaks off."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from capture_cases import tiny, torch, transformers
+from conftest import ROOT
+
+import slotwise
+from slotwise.traces import capture as capture_module
+from slotwise.traces import capture_passes
+
+SHORT, LONG = [7, 8, 9], [11, 12, 13, 14, 15]
+BATCH = torch.tensor([[0, 0, *SHORT], LONG])
+MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny("qwen3_moe")
+
+
+def generate(model, tokens=BATCH, mask=MASK, n=6, **how):
+    return model.generate(tokens, attention_mask=mask, max_new_tokens=n, do_sample=False, pad_token_id=0, **how)
+
+
+def tokens_of(trace, request):
+    rows = trace.rows("request", "token_id", "position")
+    mine = rows["request"] == request
+    assert rows["position"][mine].tolist() == list(range(mine.sum()))
+    return rows["token_id"][mine].tolist()
+
+
+def test_padding_is_not_recorded_and_positions_count_a_requests_own_tokens(model, tmp_path):
+    with slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=()):
+        out = generate(model, eos_token_id=None).tolist()
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    assert tokens_of(trace, 0) == out[0][2:-1]  # the last token is drawn, and no pass sees it
+    assert tokens_of(trace, 1) == out[1][:-1]
+    rows = trace.rows("request", "step", "phase")
+    assert rows["request"][:10].tolist() == [0] * 3 + [1] * 5 + [0, 1]
+    assert rows["step"].tolist() == [0] * 8 + [s for step in range(1, 6) for s in (step, step)]
+    assert rows["phase"].tolist() == [0] * 8 + [1] * 10
+    assert [r["prompt_tokens"] for r in trace.meta.requests] == [3, 5]
+
+
+def test_a_sequence_that_has_ended_is_not_recorded_while_others_go_on(model, tmp_path):
+    free = generate(model, eos_token_id=None).tolist()
+    end = free[0][6]  # the second new token of the first
+    assert end not in free[0][5:6] + free[1][5:]
+    with slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=[end]):
+        assert generate(model, eos_token_id=end)[0].tolist() == free[0][:7] + [0] * 4
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    assert tokens_of(trace, 0) == free[0][2:6]
+    assert tokens_of(trace, 1) == free[1][:-1]
+    assert trace.rows("step")["step"].max() == 5
+
+
+def test_tokens_that_end_a_sequence_are_those_of_the_generation_config_unless_said(model, tmp_path):
+    free = generate(model, eos_token_id=None).tolist()
+    before, model.generation_config.eos_token_id = model.generation_config.eos_token_id, [96, free[1][6]]
+    try:
+        with slotwise.Capture(model, tmp_path / "t.parquet"):
+            generate(model)
+    finally:
+        model.generation_config.eos_token_id = before
+    assert tokens_of(slotwise.open_trace(tmp_path / "t.parquet"), 1) == free[1][:6]
+
+
+def test_an_end_token_in_a_prompt_ends_nothing_nor_does_one_that_a_lone_sequence_goes_on_after(model, tmp_path):
+    free = generate(model, BATCH[1:], MASK[1:], eos_token_id=None).tolist()[0]
+    with slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=[LONG[0], free[5]]):
+        generate(model, BATCH[1:], MASK[1:], eos_token_id=None)
+    assert tokens_of(slotwise.open_trace(tmp_path / "t.parquet"), 0) == free[:-1]
+
+
+def test_every_prompt_opens_requests_and_labels_name_them_in_order(model, tmp_path):
+    with slotwise.Capture(model, tmp_path / "t.parquet", labels=["a", "b", "c"], licence="CC0") as capture:
+        generate(model, n=2, eos_token_id=None)
+        generate(model, BATCH[1:], MASK[1:], n=2, eos_token_id=None)
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    assert [(r["id"], r["label"], r["prompt_tokens"]) for r in trace.meta.requests] == [
+        (0, "a", 3),
+        (1, "b", 5),
+        (2, "c", 5),
+    ]
+    assert (capture.n_steps, capture.n_tokens) == (trace.n_steps, trace.n_tokens) == (4, 8 + 2 + 5 + 1)
+    assert trace.meta.licence == "CC0"
+    assert "torch" in trace.meta.captured_by
+
+
+def test_a_prompt_in_pieces_is_one_request_of_several_prefill_steps(model, tmp_path):
+    cache = transformers.DynamicCache(config=model.config)
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    with torch.no_grad(), slotwise.Capture(model, tmp_path / "t.parquet"):
+        for piece in (LONG[:2], LONG[2:4], LONG[4:]):
+            model(torch.tensor([piece]), use_cache=True, **{name: cache})
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    rows = trace.rows("request", "step", "phase")
+    assert tokens_of(trace, 0) == LONG
+    assert rows["step"].tolist() == [0, 0, 1, 1, 2]
+    assert rows["phase"].tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("few", [1, 7, 10_000])
+def test_passes_worked_up_together_or_one_by_one_make_the_same_trace(model, tmp_path, monkeypatch, few):
+    """Also a prompt of 80 tokens, whose predictions are ranked layer by layer."""
+    free = generate(model, eos_token_id=None).tolist()
+    prompt = torch.arange(80)[None] % 90 + 3
+
+    def record(path):
+        with slotwise.Capture(model, path, width=5, horizons=(1, 2), end_tokens=[free[0][7]]):
+            generate(model, eos_token_id=free[0][7])
+            generate(model, prompt, torch.ones_like(prompt), eos_token_id=None)
+        return slotwise.open_trace(path)
+
+    expected = record(tmp_path / "a.parquet")
+    for module in (capture_module, capture_passes):
+        monkeypatch.setattr(module, "FEW", few)
+    got = record(tmp_path / "b.parquet")
+    assert got.content_sha256 == expected.content_sha256
+    assert got.rows("position", "token_id")["token_id"].tolist() == expected.rows("token_id")["token_id"].tolist()
+
+
+def test_without_predictions_ids_and_weights_are_recorded_alone(model, tmp_path):
+    with slotwise.Capture(model, tmp_path / "t.parquet", width=0):
+        generate(model)
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    assert (trace.horizons, trace.has_weights, trace.meta.predictor) == ((), True, None)
+
+
+def test_nothing_stays_on_the_model(model, tmp_path):
+    def hooks():
+        return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+
+    before = hooks()
+    with slotwise.Capture(model, tmp_path / "t.parquet"):
+        generate(model)
+        assert hooks() > before
+    assert hooks() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_a_block_that_never_calls_the_model_is_an_error_and_leaves_no_file(model, tmp_path):
+    with (
+        pytest.raises(slotwise.BadTrace, match="no forward pass was captured"),
+        slotwise.Capture(model, tmp_path / "t"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_an_error_or_an_interrupt_in_the_middle_of_a_pass_keeps_the_passes_before(model, tmp_path, error):
+    """It strikes in the third layer of the eighth pass."""
+    passes = []
+
+    def strike(*_):
+        passes.append(1)
+        if len(passes) == 8:
+            raise error
+
+    hook = model.get_decoder().layers[2].register_forward_pre_hook(strike)
+    with pytest.raises(error), slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=()):
+        generate(model, n=20, eos_token_id=None)
+    hook.remove()
+    trace = slotwise.open_trace(tmp_path / "t.parquet")
+    assert (trace.n_steps, trace.n_tokens) == (7, 8 + 6 * 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+    assert trace.digest() == trace.sha256
+
+
+KILLED = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+from capture_cases import tiny, torch
+import slotwise
+model, passes = tiny("qwen3_moe"), []
+def strike(*_):
+    passes.append(1)
+    if len(passes) == 150:
+        os.kill(os.getpid(), 9)
+model.get_decoder().layers[2].register_forward_pre_hook(strike)
+with slotwise.Capture(model, sys.argv[2]):
+    model.generate(torch.tensor([[7, 8, 9]]), max_new_tokens=120, do_sample=False, eos_token_id=None, pad_token_id=0)
+    model.generate(torch.tensor([[7, 8, 9]]), max_new_tokens=120, do_sample=False, eos_token_id=None, pad_token_id=0)
+"""
+
+
+def test_after_a_kill_what_was_written_is_a_trace_and_the_next_capture_does_not_overwrite_it(model, tmp_path):
+    path = tmp_path / "t.parquet"
+    done = subprocess.run([sys.executable, "-c", KILLED, ROOT / "tests", path], env=os.environ)
+    assert done.returncode == -signal.SIGKILL
+    assert [found.name for found in tmp_path.iterdir()] == ["t.parquet.part"]
+    with pytest.raises(slotwise.BadTrace, match=r"is what a capture left .*`slotwise trace import"):
+        slotwise.Capture(model, path)
+    trace = slotwise.open_trace(f"{path}.part")
+    assert 149 - capture_passes.FEW <= trace.n_steps <= 149  # the rest was on its way
+    assert [r["prompt_tokens"] for r in trace.meta.requests] == [3, 3]
+    assert slotwise.replay(trace, policy="lru", slots=4, width=2).counters["hits"] > 0
+
+
+def test_a_file_that_is_there_is_not_replaced_unasked(model, tmp_path):
+    path = tmp_path / "t.parquet"
+    path.write_text("days of work")
+    with pytest.raises(slotwise.BadTrace, match="exists; choose another name, or replace it with force"):
+        slotwise.Capture(model, path)
+    with slotwise.Capture(model, path, force=True):
+        generate(model)
+    assert slotwise.open_trace(path).n_requests == 2
+
+
+def test_a_batch_that_changes_over_a_cache_is_refused(model, tmp_path):
+    def double(module, args, call):
+        name = "cache" if "cache" in call else "past_key_values"
+        if call[name].get_seq_length():
+            call[name].batch_repeat_interleave(2)
+            call["input_ids"] = call["input_ids"].repeat(2, 1)
+            call["position_ids"] = None
+            call["attention_mask"] = None
+        return args, call
+
+    hook = model.get_decoder().register_forward_pre_hook(double, with_kwargs=True)
+    told = pytest.raises(slotwise.BadTrace, match=r"pass of 2 sequences over a cache of 5 tokens, but .* had 1")
+    with told, slotwise.Capture(model, tmp_path / "t.parquet"):
+        generate(model, BATCH[1:], MASK[1:], n=3, eos_token_id=None)
+    hook.remove()
+
+
+def test_what_cannot_be_captured_is_said_with_what_is_lacking(model, tmp_path):
+    base = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2}
+    small = {**base, "num_attention_heads": 1, "num_key_value_heads": 1}
+    dense = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small)).eval()
+    with pytest.raises(slotwise.BadTrace, match=r"type 'llama' has no layer with `experts`.* deepseek_v2, "):
+        slotwise.Capture(dense, tmp_path / "t")
+    other = transformers.FlexOlmoForCausalLM(
+        transformers.FlexOlmoConfig(**small, num_experts=4, pad_token_id=0, eos_token_id=1)
+    ).eval()
+    with pytest.raises(slotwise.BadTrace, match=r"no adapter for models of type 'flex_olmo': its 2 MoE layers have a "):
+        slotwise.Capture(other, tmp_path / "t")
+    with pytest.raises(slotwise.BadTrace, match="horizon=4, but it must be a whole number from 1 to 3"):
+        slotwise.Capture(model, tmp_path / "t", horizons=(1, 4))
+    with pytest.raises(slotwise.BadTrace, match="width=9, but it must be a whole number from 0 to 8"):
+        slotwise.Capture(model, tmp_path / "t", width=9)
+    with pytest.raises(slotwise.BadTrace, match="training mode"):
+        slotwise.Capture(tiny("olmoe").train(), tmp_path / "t")
+
+
+def test_a_router_that_is_bypassed_is_an_error_with_the_models_layer_numbers(tmp_path):
+    model = tiny("qwen2_moe")  # its layer 1 is dense
+    gate = model.get_decoder().layers[2].mlp.gate
+    gate.__class__ = type("Quiet", (type(gate),), {"__call__": lambda self, x: self.forward(x)})
+    told = pytest.raises(slotwise.BadTrace, match=r"routers of layers \[2\] were not called")
+    with told, slotwise.Capture(model, tmp_path / "t.parquet"):
+        generate(model)
+
+
+def test_a_control_that_fails_ends_with_the_count_and_keeps_the_trace(tmp_path):
+    model = tiny("olmoe")
+    gate = model.get_decoder().layers[1].mlp.gate
+    plain = type(gate).forward
+    gate.forward = lambda x: plain(gate, -x)
+    capture = slotwise.Capture(model, tmp_path / "t.parquet", check=True)
+    with pytest.raises(RuntimeError, match="of 144 choices are not what the router computes") as caught, capture:
+        generate(model, n=2, eos_token_id=None)
+    assert type(caught.value).__name__ == "CaptureFailed"
+    assert 0 < capture.recall < 1
+    assert slotwise.open_trace(tmp_path / "t.parquet").n_tokens == 10
+
+
+def test_gradients_that_a_caller_wants_are_left_alone(model, tmp_path):
+    def grads():
+        model.zero_grad()
+        model(BATCH, attention_mask=MASK).logits.sum().backward()
+        return [p.grad.numpy().copy() for p in model.parameters() if p.grad is not None]
+
+    alone = grads()
+    with slotwise.Capture(model, tmp_path / "t.parquet"):
+        captured = grads()
+    model.zero_grad()
+    assert all(np.array_equal(a, b) for a, b in zip(alone, captured, strict=True))
+    assert alone

@@ -194,11 +194,12 @@ class Capture:
         group, self._group, self._worked_up = self._group, [], time.monotonic()
         before, self._fetched = self._fetched, None
         now = fetch(self._routers, group, self._ahead, self.width) if group else None
-        for each in filter(None, (before, now)):
-            if each is now and now.event:
-                self._fetched = now
-            else:
-                self._advance(self._rows.write(*each.arrays()))
+        if before:
+            self._advance(self._rows.write(*before.arrays()))
+        if now and now.event:
+            self._fetched = now
+        elif now:  # of a CPU, where there is nothing to wait for
+            self._advance(self._rows.write(*now.arrays()))
 
 
 def _record(model: Any, found: Routers, width: int, horizons: list[int]) -> Meta:

@@ -1,16 +1,17 @@
-"""What `slotwise capture` has written when it is broken off: T.parquet.part, rows as they came.
+"""What `slotwise capture` leaves when it is broken off: T.parquet.part.
 
   line 1   slotwise.capture 1
-  line 2   JSON: the record of a trace (`slotwise formats slotwise`), with `widths`,
+  line 2   JSON: a trace's record (`slotwise formats slotwise`), with `widths`,
            horizon -> predictions a row, and `labels` of the requests
-  rows     request int32, step int64, position int32, phase uint8, token_id int32,
-           left uint32 (rows of the step that follow), experts [n_layers, top_k],
-           weights float16 [n_layers, top_k], predicted.h<horizon> [n_layers, width];
-           ids are uint8 up to 255 experts, else uint16; little endian, not aligned
+  rows     request int32, step int64, position int32, phase uint8,
+           token_id int32, left uint32 (rows of the step that follow),
+           experts [n_layers, top_k], weights float16 [n_layers, top_k],
+           predicted.h<horizon> [n_layers, width]; ids are uint8 up to 255
+           experts, else uint16; little endian, not aligned
 
-A step is written at once and is complete if its last row, `left` 0, is there;
-whatever follows the last complete step is left out. `slotwise trace import
-T.parquet.part -o T.parquet` makes a trace of it.
+Passes are written as they are; a step is complete if its last row, `left` 0, is
+there. Whatever follows the last complete step is left out. `slotwise trace
+import T.parquet.part -o T.parquet` makes a trace of it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 FOLDER holds a Hugging Face MoE model; without one, a model of random weights in OLMoE's shape is made (--layers,
 --hidden, --experts, --top-k). Both sides take turns; medians. A row for decode at each batch size, and one for a long
-prompt alone. The captured side opens the trace, records ids, weights and --width predictions (0: top-k of them), and closes
+prompt. The captured side opens the trace, records ids, weights and --width predictions (0: top-k of them), and closes
 it. CPU time is that of the calling thread, all there is with --threads 1 on a CPU. Target: 5 % or less.
 """
 

@@ -13,7 +13,7 @@ from conftest import ROOT
 
 import slotwise
 from slotwise.traces import capture as capture_module
-from slotwise.traces import capture_passes
+from slotwise.traces import capture_passes, capture_rows
 
 SHORT, LONG = [7, 8, 9], [11, 12, 13, 14, 15]
 BATCH = torch.tensor([[0, 0, *SHORT], LONG])
@@ -285,3 +285,54 @@ def test_gradients_that_a_caller_wants_are_left_alone(model, tmp_path):
     model.zero_grad()
     assert all(np.array_equal(a, b) for a, b in zip(alone, captured, strict=True))
     assert alone
+
+
+def test_an_interrupt_anywhere_in_the_capture_itself_loses_no_complete_pass_and_doubles_none(
+    model, tmp_path, monkeypatch
+):
+    """One is raised at the nth line that is run of the capture's own code; passes are worked up in fours."""
+    for module in (capture_module, capture_passes):
+        monkeypatch.setattr(module, "FEW", 4)
+    files = tuple(str(module.__file__) for module in (capture_module, capture_passes, capture_rows))
+    done, seen, at = [], [0], [0]
+
+    def line(frame, event, arg):
+        if event == "line":
+            seen[0] += 1
+            if seen[0] == at[0]:
+                raise KeyboardInterrupt
+        return line
+
+    def strike(frame, event, arg):
+        return line if frame.f_code.co_filename in files and frame.f_code.co_name != "__exit__" else None
+
+    hook = model.lm_head.register_forward_hook(lambda *_: done.append(1))
+
+    def record(path):
+        done.clear()
+        seen[0] = 0
+        capture = slotwise.Capture(model, path, end_tokens=())
+        try:
+            with capture:
+                sys.settrace(strike)
+                try:
+                    generate(model, n=9, eos_token_id=None)
+                finally:
+                    sys.settrace(None)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    assert not record(tmp_path / "whole.parquet")
+    whole, lines = slotwise.open_trace(tmp_path / "whole.parquet"), seen[0]
+    assert lines > 1000
+    for at[0] in range(150, lines, 61):
+        path = tmp_path / f"{at[0]}.parquet"
+        assert record(path)
+        trace = slotwise.open_trace(path)
+        assert len(done) <= trace.n_steps <= len(done) + 1
+        rows = trace.n_tokens
+        assert rows == (8 + 2 * (trace.n_steps - 1))
+        assert trace.read("experts", 0, rows).tobytes() == whole.read("experts", 0, rows).tobytes()
+        assert trace.read("predicted.h1", 0, rows).tobytes() == whole.read("predicted.h1", 0, rows).tobytes()
+    hook.remove()

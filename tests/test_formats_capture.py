@@ -37,11 +37,11 @@ def writer(path, *, ends=(), labels=("a",), n_experts=EXPERTS) -> RowWriter:
 def part(folder):
     """A prompt of 4 tokens and 3 decode steps; then 2 prompts of 2 tokens (one padded) and a decode step of both."""
     made = writer(folder / "t.parquet")
-    made.write((1, 1, 4), np.array([0]), table(4, 0), None, None, None)
-    made.write((3, 1, 1), np.array([4, 5, 6]), table(3, 1), np.arange(3).reshape(3, 1, 1), None, None)
+    made.write(1, (1, 1, 4), np.array([0]), table(4, 0), None, None, None)
+    made.write(2, (3, 1, 1), np.array([4, 5, 6]), table(3, 1), np.arange(3).reshape(3, 1, 1), None, None)
     mask = np.array([[[0, 1], [1, 1]]])
-    made.write((1, 2, 2), np.array([0]), table(4, 2), np.array([[[7, 8], [9, 10]]]), mask.cumsum(-1) - 1, mask)
-    made.write((1, 2, 1), np.array([2]), table(2, 3), np.array([[[11], [12]]]), np.array([[[1], [2]]]), None)
+    made.write(3, (1, 2, 2), np.array([0]), table(4, 2), np.array([[[7, 8], [9, 10]]]), mask.cumsum(-1) - 1, mask)
+    made.write(4, (1, 2, 1), np.array([2]), table(2, 3), np.array([[[11], [12]]]), np.array([[[1], [2]]]), None)
     return made
 
 
@@ -81,7 +81,7 @@ def test_closing_makes_the_same_trace_and_removes_the_rows(tmp_path):
 def test_ids_of_two_bytes_and_more_rows_than_a_row_group(tmp_path):
     made = writer(tmp_path / "t.parquet", n_experts=300)
     for seed in range(3):
-        made.write((1, 1, 12_000), np.array([0]), table(1, seed, 300).repeat(12_000, 1), None, None, None)
+        made.write(seed, (1, 1, 12_000), np.array([0]), table(1, seed, 300).repeat(12_000, 1), None, None, None)
     made.close(complete=True)
     trace = slotwise.open_trace(tmp_path / "t.parquet")
     assert (trace.n_tokens, trace.n_requests, trace.dtype.itemsize) == (36_000, 3, 2)
@@ -109,21 +109,23 @@ def test_a_file_cut_anywhere_is_its_complete_steps_or_an_error(tmp_path_factory,
             slotwise.open_trace(path)
 
 
-def test_a_write_that_was_interrupted_is_the_last_one(tmp_path):
+def test_a_write_that_was_interrupted_is_done_again_and_one_that_is_done_is_not(tmp_path):
     made = part(tmp_path)
     append = made._append
 
-    def interrupted(rows):
-        append(rows[:1])
+    def interrupted(rows, at):
+        append(rows[:1], at)
         raise KeyboardInterrupt
 
     made._append = interrupted
+    more = (np.array([3]), table(2, 4), None, None, None)
     with pytest.raises(KeyboardInterrupt):
-        made.write((1, 2, 1), np.array([3]), table(2, 4), None, None, None)
+        made.write(9, (1, 2, 1), *more)
     made._append = append
-    assert made.write((1, 2, 1), np.array([4]), table(2, 5), None, None, None) == 0
+    assert slotwise.open_trace(tmp_path / "t.parquet.part").n_tokens == 12
+    assert [made.write(9, (1, 2, 1), *more) for _ in range(2)] == [2, 0]
     made.close(complete=False)
-    assert slotwise.open_trace(tmp_path / "t.parquet").n_tokens == 12
+    assert slotwise.open_trace(tmp_path / "t.parquet").rows("step")["step"].tolist()[-4:] == [5, 5, 6, 6]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_writing_takes_numpy_and_pyarrow_alone(tmp_path):
         f"made = RowWriter(__import__('pathlib').Path({str(tmp_path / 't.parquet')!r}), "
         "Meta(n_layers=1, n_experts=4, top_k=1), {}, (), (), False)\n"
         "made.open()\n"
-        "made.write((1, 1, 2), np.array([0]), np.array([[[1, 15360], [2, 15360]]], np.int16), None, None, None)\n"
+        "made.write(8, (1, 1, 2), np.array([0]), np.array([[[1, 15360], [2, 15360]]], np.int16), None, None, None)\n"
         "made.close(complete=True)\n"
         "import slotwise; assert slotwise.open_trace(made.path).n_tokens == 2\n"
     )

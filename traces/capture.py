@@ -82,7 +82,7 @@ class Capture:
         self._rows = RowWriter(Path(path), checked(meta, where), dict.fromkeys(self._ahead, width), labels, ends, force)
         self._advance = advance or (lambda rows: None)
         self._hooks: list[Any] = []
-        self._pass = Pass(n, self._ahead, {})
+        self._pass = Pass(0, n, self._ahead, {})
         self._group: list[Pass] = []
         self._fetched: Fetched | None = None
         self._worked_up = 0.0
@@ -142,7 +142,7 @@ class Capture:
 
     def _before(self, module: Any, args: tuple, call: dict[str, Any]) -> None:
         given = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
-        self._pass = Pass(len(self._routers.modules), self._ahead, given)
+        self._pass = Pass(self._pass.number + 1, len(self._routers.modules), self._ahead, given)
 
     def _route(self, layer: int, module: Any, args: tuple, output: Any) -> None:
         if self._torch.is_grad_enabled():
@@ -190,16 +190,17 @@ class Capture:
         self._compared += ids.shape[0] * ids.shape[1]
 
     def _work_up(self) -> None:
-        """Starts the copies of the passes that wait, and writes those whose copies were started before."""
-        group, self._group, self._worked_up = self._group, [], time.monotonic()
-        before, self._fetched = self._fetched, None
-        now = fetch(self._routers, group, self._ahead, self.width) if group else None
-        if before:
-            self._advance(self._rows.write(*before.arrays()))
-        if now and now.event:
-            self._fetched = now
-        elif now:  # of a CPU, where there is nothing to wait for
-            self._advance(self._rows.write(*now.arrays()))
+        """Starts the copies of the passes that wait, and writes those whose copies were started before.
+
+        An interrupt may come anywhere here: the next call then does again what is not done.
+        """
+        self._worked_up = time.monotonic()
+        now = fetch(self._routers, self._group, self._ahead, self.width) if self._group else None
+        for each in (self._fetched, None if now and now.event else now):  # of a CPU there is nothing to wait for
+            if each:
+                self._advance(self._rows.write(*each.arrays()))
+        self._fetched = now if now and now.event else None
+        self._group = []
 
 
 def _record(model: Any, found: Routers, width: int, horizons: list[int]) -> Meta:

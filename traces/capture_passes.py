@@ -17,8 +17,8 @@ FEW = 64  # tokens: shorter passes wait for each other; in a longer one predicti
 class Pass:
     """One forward pass: what the decoder was called with, and per MoE layer what its router returned."""
 
-    def __init__(self, n_layers: int, horizons: list[int], call: dict[str, Any]) -> None:
-        self.call = call
+    def __init__(self, number: int, n_layers: int, horizons: list[int], call: dict[str, Any]) -> None:
+        self.number, self.call = number, call
         cache = next((call[name] for name in ("cache", "past_key_values") if call.get(name) is not None), None)
         self.past = 0 if cache is None else cache.get_seq_length()  # before the pass: the cache grows with it
         self.logits: list[Any] = [None] * n_layers
@@ -60,6 +60,7 @@ class Pass:
 class Fetched:
     """Passes of one shape on their way to the host; `tensors` are complete when `event`, if there is one, has come."""
 
+    number: int  # of the last pass
     shape: tuple[int, int, int]  # passes, sequences, tokens of each
     past: list[Any]
     tensors: tuple[Tensor | None, ...]
@@ -70,7 +71,7 @@ class Fetched:
         if self.event:
             self.event.synchronize()
         past = np.array([int(past) for past in self.past])
-        return self.shape, past, *(None if t is None else t.numpy() for t in self.tensors)
+        return self.number, self.shape, past, *(None if t is None else t.numpy() for t in self.tensors)
 
 
 def best(found: Routers, logits: Tensor, modules: list[Any], width: int) -> Tensor:
@@ -99,7 +100,7 @@ def fetch(found: Routers, group: list[Pass], horizons: list[int], width: int) ->
     if table.is_cuda:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(table.device))
-    return Fetched((len(group), batch, n), [one.past for one in group], tensors, event)
+    return Fetched(group[-1].number, (len(group), batch, n), [one.past for one in group], tensors, event)
 
 
 def _table(found: Routers, group: list[Pass], horizons: list[int], width: int) -> Tensor:

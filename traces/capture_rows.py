@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -42,12 +42,15 @@ class RowWriter:
         self._header = header(meta, widths, labels)
         self._ends = np.array(ends, np.int64)
         self._file: BinaryIO | None = None
-        self.n_steps = self.n_rows = 0
-        self._requests = self._ended = np.zeros(0, np.int32)
-        self._n_requests = 0
-        self._torn = (
-            False  # an interrupt came while passes were written: they may be there in part, so they are the last
-        )
+        self._state = _State(-1, len(self._header), 0, 0, 0, np.zeros(0, np.int32), np.zeros(0, bool))
+
+    @property
+    def n_steps(self) -> int:
+        return self._state.n_steps
+
+    @property
+    def n_rows(self) -> int:
+        return self._state.n_rows
 
     def open(self) -> None:
         self._file = self.part.open("wb", buffering=0)
@@ -55,6 +58,7 @@ class RowWriter:
 
     def write(
         self,
+        number: int,
         shape: tuple[int, int, int],
         past: np.ndarray,
         table: np.ndarray,
@@ -66,25 +70,25 @@ class RowWriter:
 
         `past [passes]` tokens were cached before each. `table [n_layers, all tokens, ...]` int16 has ids, weights as
         float16, predictions by horizon. `tokens`, `position` and `mask` have that shape; without, tokens are unknown,
-        positions count on, and none is padding.
+        positions count on, and none is padding. `number`, that of the last pass, rises from call to call; passes that
+        are there already are not written again, and what an interrupted call has left is overwritten.
         """
-        if self._torn:
+        state = self._state
+        if number <= state.number:
             return 0
-        self._torn = True
         _, batch, n = shape
-        self._sort_out(batch, int(past[0]))
+        state = _whose(state, batch, int(past[0]))
         kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
         decode = n == 1 and past[0] > 0
         if decode and batch > 1 and tokens is not None and self._ends.size:
-            ended = np.logical_or.accumulate(np.isin(tokens[..., 0], self._ends), 0) | self._ended
-            self._ended = ended[-1]
+            ended = np.logical_or.accumulate(np.isin(tokens[..., 0], self._ends), 0) | state.ended
+            state = state._replace(ended=ended[-1])
             kept = kept & ~ended[..., None]
         counts = kept.sum((1, 2))
         at = np.flatnonzero(kept)
-        steps = np.repeat(self.n_steps + np.cumsum(counts > 0) - 1, counts)
         rows = np.empty(at.size, self._dtype)
-        rows["request"] = self._requests[at // n % batch]
-        rows["step"] = steps
+        rows["request"] = state.requests[at // n % batch]
+        rows["step"] = np.repeat(state.n_steps + np.cumsum(counts > 0) - 1, counts)
         if position is None:
             position = np.broadcast_to(past[:, None, None] + np.arange(n), shape)
         rows["position"] = position.ravel()[at]
@@ -99,35 +103,28 @@ class RowWriter:
         for horizon, width in self._widths.items():
             rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]
             begin += width
-        self._append(rows)
-        self.n_steps += int(np.count_nonzero(counts))
-        self.n_rows += at.size
-        self._torn = False
+        self._append(rows, state.n_bytes)
+        self._state = state._replace(  # at once, so that an interrupt finds all or nothing done
+            number=number,
+            n_bytes=state.n_bytes + rows.nbytes,
+            n_steps=state.n_steps + int(np.count_nonzero(counts)),
+            n_rows=state.n_rows + at.size,
+        )
         return at.size
 
-    def _append(self, rows: np.ndarray) -> None:
+    def _append(self, rows: np.ndarray, at: int) -> None:
         """All of it, or an error: a write to a file may take less than it was given."""
         assert self._file
+        self._file.seek(at)
         left = rows.view(np.uint8).data
         while left:
             left = left[self._file.write(left) :]
-
-    def _sort_out(self, batch: int, past: int) -> None:
-        """Whose the sequences of a batch are."""
-        if not past or not len(self._requests):
-            self._requests = np.arange(self._n_requests, self._n_requests + batch, dtype=np.int32)
-            self._n_requests += batch
-            self._ended = np.zeros(batch, bool)
-        elif batch != len(self._requests):
-            raise BadTrace(
-                f"a pass of {batch} sequences over a cache of {past} tokens, but the pass that filled it had "
-                f"{len(self._requests)}: whose tokens these are is not known (beam search is not captured)"
-            )
 
     def close(self, *, complete: bool) -> None:
         """Turns the steps into the trace. Without any, BadTrace if the work was `complete`, and no file in any case."""
         if self._file is None:
             return
+        self._file.truncate(self._state.n_bytes)
         self._file.close()
         self._file = None
         if self.n_steps:
@@ -135,3 +132,28 @@ class RowWriter:
         self.part.unlink()
         if complete and not self.n_steps:
             raise BadTrace("no forward pass was captured: the model was not called inside the block")
+
+
+class _State(NamedTuple):
+    """What is written, and whose the sequences of the batch at hand are."""
+
+    number: int  # of the last pass written
+    n_bytes: int
+    n_steps: int
+    n_rows: int
+    n_requests: int
+    requests: np.ndarray  # by place in the batch
+    ended: np.ndarray
+
+
+def _whose(state: _State, batch: int, past: int) -> _State:
+    """Before a pass of `batch` sequences over `past` cached tokens: over none they are new requests, else the same."""
+    if not past or not state.n_requests:
+        requests = np.arange(state.n_requests, state.n_requests + batch, dtype=np.int32)
+        return state._replace(requests=requests, n_requests=state.n_requests + batch, ended=np.zeros(batch, bool))
+    if batch != len(state.requests):
+        raise BadTrace(
+            f"a pass of {batch} sequences over a cache of {past} tokens, but the pass that filled it had "
+            f"{len(state.requests)}: whose tokens these are is not known (beam search is not captured)"
+        )
+    return state

@@ -96,7 +96,7 @@ def watched(model):
         hooks.append(
             block.experts.register_forward_pre_hook(
                 lambda module, args, mine=seen[-1]: mine.append(
-                    tuple(t.detach().double().numpy().reshape(-1, t.shape[-1]) for t in args)
+                    tuple(t.detach().double().cpu().numpy().reshape(-1, t.shape[-1]) for t in args)
                 )
             )
         )

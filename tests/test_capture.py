@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,44 @@ def test_passes_worked_up_together_or_one_by_one_make_the_same_trace(model, tmp_
     got = record(tmp_path / "b.parquet")
     assert got.content_sha256 == expected.content_sha256
     assert got.rows("position", "token_id")["token_id"].tolist() == expected.rows("token_id")["token_id"].tolist()
+
+
+class Late:
+    """Stands for the event of a GPU: what it is the end of may be read after it was waited for."""
+
+    def __init__(self):
+        self.waited = False
+
+    def synchronize(self):
+        self.waited = True
+
+
+def test_passes_that_are_fetched_while_the_next_ones_run_make_the_same_trace(model, tmp_path, monkeypatch):
+    """As from a GPU, which there is not everywhere: each group is written after the next one was laid out."""
+
+    def record(path):
+        with slotwise.Capture(model, path, end_tokens=()):
+            generate(model, n=20, eos_token_id=None)
+            generate(model, BATCH[1:], MASK[1:], n=20, eos_token_id=None)
+        return slotwise.open_trace(path)
+
+    monkeypatch.setattr(capture_module, "FEW", 10)
+    expected, order, plain = record(tmp_path / "a.parquet"), [], capture_module.fetch
+
+    def late(*args):
+        order.append("laid out")
+        return replace(plain(*args), event=Late())
+
+    def write(self, *args):
+        order.append("written")
+        return written(self, *args)
+
+    written = capture_rows.RowWriter.write
+    monkeypatch.setattr(capture_module, "fetch", late)
+    monkeypatch.setattr(capture_rows.RowWriter, "write", write)
+    assert record(tmp_path / "b.parquet").content_sha256 == expected.content_sha256
+    assert order[:4] == ["laid out", "laid out", "written", "laid out"]
+    assert order.count("written") == order.count("laid out") > 6
 
 
 def test_without_predictions_ids_and_weights_are_recorded_alone(model, tmp_path):

@@ -38,4 +38,5 @@ def in_best_groups(scores: Tensor, best: Tensor, n_kept: int) -> Tensor:
     """`scores [..., n_experts]`, -inf outside the `n_kept` groups that are highest in `best [..., n_groups]`."""
     kept = best.new_zeros(best.shape).scatter_(-1, best.topk(n_kept, -1).indices, 1).bool()
     width = scores.shape[-1] // best.shape[-1]
-    return scores.masked_fill(~kept.repeat_interleave(width, -1), float("-inf"))
+    kept = kept[..., None].expand(*kept.shape, width).flatten(-2)
+    return scores.masked_fill(~kept, float("-inf"))

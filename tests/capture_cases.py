@@ -148,3 +148,13 @@ def slow_weights(model, layer: int, x: np.ndarray, ids: list[int]) -> list[float
     if kind == "deepseek_v2":
         return list(config.routed_scaling_factor * chosen)
     return list(chosen / chosen.sum() if kind == "mixtral" or getattr(config, "norm_topk_prob", False) else chosen)
+
+
+SHORT, LONG = [7, 8, 9], [11, 12, 13, 14, 15]
+BATCH = torch.tensor([[0, 0, *SHORT], LONG])
+MASK = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+
+
+def generate(model, tokens=BATCH, mask=MASK, n=6, **how):
+    """Greedy, of two prompts unless said otherwise, the shorter one padded on the left."""
+    return model.generate(tokens, attention_mask=mask, max_new_tokens=n, do_sample=False, pad_token_id=0, **how)

@@ -159,6 +159,13 @@ def test_an_output_that_exists_is_refused_before_the_model_is_loaded(capture, pl
     assert "there.parquet exists; choose another name, or replace it with --force" in told
 
 
+def test_rows_of_a_capture_that_was_broken_off_are_not_overwritten(capture, place):
+    (place / "kept.parquet.part").write_text("days of work")
+    told = capture("--prompts", "prompts.txt", code=2, out="kept.parquet", model="./nowhere", more=())
+    assert "kept.parquet.part is what a capture left that was broken off; keep it with `slotwise trace import" in told
+    assert (place / "kept.parquet.part").read_text() == "days of work"
+
+
 def test_without_torch_the_extra_is_named(tmp_path):
     (tmp_path / "p.txt").write_text("hello")
     told = python(

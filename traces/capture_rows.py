@@ -14,6 +14,21 @@ from .format_capture import header, layout, rows_of
 from .meta import Meta
 
 
+def check_free(path: Path, force: bool) -> Path:
+    """The file that rows go to until `path` can be made of them. BadTrace if one of them exists, unless `force`."""
+    part = path.with_name(path.name + ".part")
+    check_target(path)
+    check_target(part)
+    if path.exists() and not force:
+        raise BadTrace(f"{path} exists; choose another name, or replace it with force")
+    if part.exists() and not force:
+        raise BadTrace(
+            f"{part} is what a capture left that was broken off; keep it with `slotwise trace import {part} -o {path}` "
+            "and remove it, or replace it with force"
+        )
+    return part
+
+
 class RowWriter:
     """Appends steps to `path` + ".part", and makes the trace `path` of them at the end.
 
@@ -29,15 +44,7 @@ class RowWriter:
         ends: Sequence[int],
         force: bool,
     ) -> None:
-        self.path, self.part = path, path.with_name(path.name + ".part")
-        check_target(path)
-        if path.exists() and not force:
-            raise BadTrace(f"{path} exists; choose another name, or replace it with force")
-        if self.part.exists() and not force:
-            raise BadTrace(
-                f"{self.part} is what a capture left that was broken off; keep it with `slotwise trace import "
-                f"{self.part} -o {path}` and remove it, or replace it with force"
-            )
+        self.path, self.part = path, check_free(path, force)
         self._dtype, self._top_k, self._widths = layout(meta, widths), meta.top_k, widths
         self._header = header(meta, widths, labels)
         self._ends = np.array(ends, np.int64)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .capture import Capture
+from .capture_rows import check_free
 from .errors import BadTrace
 from .importing import short
 from .meta import check_whole
@@ -54,6 +55,7 @@ def capture(
         check_whole("capture", name, value, 1, 2**31 - 1)
     if not 0 <= temperature < 1e6:
         raise BadTrace(f"temperature={temperature}; it must be a number from 0 (greedy) on")
+    check_free(Path(output), force)  # before a large model is loaded
     requests = _texts(Path(prompts)) if prompts is not None else _text(Path(text or ""))
     tokenizer, loaded = _load(str(model), device, dtype, revision)
     encoded = [_encode(tokenizer, loaded, body, f"request {i}") for i, (body, _) in enumerate(requests)]

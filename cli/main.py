@@ -23,6 +23,7 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
     "run": ("run:command", "Carry out one configuration: real copies, real computation."),
     "sweep": ("sweep:command", "Replay a grid of configurations into a Parquet file; resumable."),
     "report": ("report:command", "Turn result files into HTML, PNG, CSV and Markdown."),
+    "capture": ("capture:command", "Run a Hugging Face MoE model and record its routing."),
     "trace": ("trace:command", "Import, inspect, synthesise, profile, reshape and export traces."),
     "policies": ("listing:policies", "List the eviction policies and their parameters."),
     "formats": ("listing:formats", "List the trace formats that can be read."),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from slotwise.traces import list_formats as list_formats
     from slotwise.traces import list_predictors as list_predictors
     from slotwise.traces import open_trace as open_trace
+    from slotwise.traces.capture import Capture as Capture
+    from slotwise.traces.capture_run import capture as capture
     from slotwise.traces.edit import cut as cut
     from slotwise.traces.edit import merge as merge
     from slotwise.traces.edit import split as split
@@ -54,6 +56,8 @@ _HOMES = {  # public name -> the module that defines it
     "list_policies": "slotwise.policies",
     "list_formats": "slotwise.traces",
     "list_predictors": "slotwise.traces",
+    "Capture": "slotwise.traces.capture",
+    "capture": "slotwise.traces.capture_run",
     "describe": "slotwise.traces.stats",
     "synthesise": "slotwise.traces.synth",
     "split": "slotwise.traces.edit",
@@ -76,10 +80,12 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "BadPolicy",
     "BadResult",
     "BadTrace",
+    "Capture",
     "Pool",
     "Trace",
     "TraceWarning",
     "__version__",
+    "capture",
     "compare",
     "cut",
     "describe",

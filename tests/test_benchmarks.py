@@ -31,6 +31,15 @@ def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
         assert all(value > 0 for value in figures.values()), row
 
 
+def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():
+    pytest.importorskip("torch", reason="captures need torch: pip install '.[capture]'")
+    pytest.importorskip("transformers", reason="captures need transformers: pip install '.[capture]'")
+    *decode, prompt = bench("capture_overhead")[1:]
+    assert [row["batch"] for row in decode] == [1, 8]
+    assert prompt["what"] == "prompt"
+    assert all(row["time with / without"] > 0 for row in (*decode, prompt))
+
+
 def test_an_executor_under_stress_takes_no_memory_after_it_has_opened():
     """1,900 tokens of a prompt and 400 verify steps: the benchmark would end with an error itself."""
     (row,) = bench("stress")[1:]

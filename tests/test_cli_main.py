@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import python, run, slotwise
 
-COMMANDS = ["compare", "replay", "run", "sweep", "report", "trace", "policies", "formats", "predictors", "backends"]
+COMMANDS = "compare replay run sweep report capture trace policies formats predictors backends".split()
 
 # The real entry, with commands added that end in ways which no command should.
 ENDINGS = """

@@ -10,9 +10,11 @@ import test_formats_records as records
 import test_formats_vllm as vllm
 from format_cases import written
 
+from slotwise.traces.format_capture import MAGIC
 from slotwise.traces.opening import _modules
 
 FILES = [
+    ("capture", MAGIC + b"{}\n"),
     ("llama-moe-bin", streams.bare()),
     ("llama-moe-bin", streams.mblt()),
     ("llama-moe-trace", tables.PLACED),

@@ -10,6 +10,10 @@ class BadTrace(ValueError):
     """A trace breaks a rule. The message is one line: file, row, layer, value, rule, and the way out."""
 
 
+class CaptureFailed(RuntimeError):
+    """A capture is not what it should be. The message is one line."""
+
+
 class TraceWarning(UserWarning):
     """A trace is readable, but looks like a capture that is known to be broken."""
 

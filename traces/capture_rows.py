@@ -1,0 +1,166 @@
+"""Steps of a running model become rows: which tokens count, whose they are, and the file that grows with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from .errors import BadTrace
+from .files import check_target
+from .format_capture import header, layout, rows_of
+from .meta import Meta
+
+
+def check_free(path: Path, force: bool) -> Path:
+    """The file that rows go to until `path` can be made of them. BadTrace if one of them exists, unless `force`."""
+    part = path.with_name(path.name + ".part")
+    check_target(path)
+    check_target(part)
+    if path.exists() and not force:
+        raise BadTrace(f"{path} exists; choose another name, or replace it with force")
+    if part.exists() and not force:
+        raise BadTrace(
+            f"{part} is what a capture left that was broken off; keep it with `slotwise trace import {part} -o {path}` "
+            "and remove it, or replace it with force"
+        )
+    return part
+
+
+class RowWriter:
+    """Appends steps to `path` + ".part", and makes the trace `path` of them at the end.
+
+    Only the passes at hand are in memory. `ends` are the tokens after which a sequence of a batch has ended.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        meta: Meta,
+        widths: dict[int, int],
+        labels: Sequence[str],
+        ends: Sequence[int],
+        force: bool,
+    ) -> None:
+        self.path, self.part = path, check_free(path, force)
+        self._dtype, self._top_k, self._widths = layout(meta, widths), meta.top_k, widths
+        self._header = header(meta, widths, labels)
+        self._ends = np.array(ends, np.int64)
+        self._file: BinaryIO | None = None
+        self._state = _State(-1, len(self._header), 0, 0, 0, np.zeros(0, np.int32), np.zeros(0, bool))
+
+    @property
+    def n_steps(self) -> int:
+        return self._state.n_steps
+
+    @property
+    def n_rows(self) -> int:
+        return self._state.n_rows
+
+    def open(self) -> None:
+        self._file = self.part.open("wb", buffering=0)
+        self._file.write(self._header)
+
+    def write(
+        self,
+        number: int,
+        shape: tuple[int, int, int],
+        past: np.ndarray,
+        table: np.ndarray,
+        tokens: np.ndarray | None,
+        position: np.ndarray | None,
+        mask: np.ndarray | None,
+    ) -> int:
+        """Forward passes of one `shape` (passes, sequences, tokens of each); returns how many rows count.
+
+        `past [passes]` tokens were cached before each. `table [n_layers, all tokens, ...]` int16 has ids, weights as
+        float16, predictions by horizon. `tokens`, `position` and `mask` have that shape; without, tokens are unknown,
+        positions count on, and none is padding. `number`, that of the last pass, rises from call to call; passes that
+        are there already are not written again, and what an interrupted call has left is overwritten.
+        """
+        state = self._state
+        if number <= state.number:
+            return 0
+        _, batch, n = shape
+        state = _whose(state, batch, int(past[0]))
+        kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
+        decode = n == 1 and past[0] > 0
+        if decode and batch > 1 and tokens is not None and self._ends.size:
+            ended = np.logical_or.accumulate(np.isin(tokens[..., 0], self._ends), 0) | state.ended
+            state = state._replace(ended=ended[-1])
+            kept = kept & ~ended[..., None]
+        counts = kept.sum((1, 2))
+        at = np.flatnonzero(kept)
+        rows = np.empty(at.size, self._dtype)
+        rows["request"] = state.requests[at // n % batch]
+        rows["step"] = np.repeat(state.n_steps + np.cumsum(counts > 0) - 1, counts)
+        if position is None:
+            position = np.broadcast_to(past[:, None, None] + np.arange(n), shape)
+        rows["position"] = position.ravel()[at]
+        rows["phase"] = decode
+        rows["token_id"] = -1 if tokens is None else tokens.ravel()[at]
+        rows["left"] = np.repeat(np.cumsum(counts), counts) - np.arange(at.size) - 1
+        table = (table if at.size == kept.size else table[:, at]).transpose(1, 0, 2)
+        k = self._top_k
+        rows["experts"] = table[..., :k]
+        rows["weights"] = table[..., k : 2 * k].view(np.float16)
+        begin = 2 * k
+        for horizon, width in self._widths.items():
+            rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]
+            begin += width
+        self._append(rows, state.n_bytes)
+        self._state = state._replace(  # at once, so that an interrupt finds all or nothing done
+            number=number,
+            n_bytes=state.n_bytes + rows.nbytes,
+            n_steps=state.n_steps + int(np.count_nonzero(counts)),
+            n_rows=state.n_rows + at.size,
+        )
+        return at.size
+
+    def _append(self, rows: np.ndarray, at: int) -> None:
+        """All of it, or an error: a write to a file may take less than it was given."""
+        assert self._file
+        self._file.seek(at)
+        left = rows.view(np.uint8).data
+        while left:
+            left = left[self._file.write(left) :]
+
+    def close(self, *, complete: bool) -> None:
+        """Turns the steps into the trace. Without any, BadTrace if the work was `complete`, and no file in any case."""
+        if self._file is None:
+            return
+        self._file.truncate(self._state.n_bytes)
+        self._file.close()
+        self._file = None
+        if self.n_steps:
+            rows_of(self.part).save(self.path)
+        self.part.unlink()
+        if complete and not self.n_steps:
+            raise BadTrace("no forward pass was captured: the model was not called inside the block")
+
+
+class _State(NamedTuple):
+    """What is written, and whose the sequences of the batch at hand are."""
+
+    number: int  # of the last pass written
+    n_bytes: int
+    n_steps: int
+    n_rows: int
+    n_requests: int
+    requests: np.ndarray  # by place in the batch
+    ended: np.ndarray
+
+
+def _whose(state: _State, batch: int, past: int) -> _State:
+    """Before a pass of `batch` sequences over `past` cached tokens: over none they are new requests, else the same."""
+    if not past or not state.n_requests:
+        requests = np.arange(state.n_requests, state.n_requests + batch, dtype=np.int32)
+        return state._replace(requests=requests, n_requests=state.n_requests + batch, ended=np.zeros(batch, bool))
+    if batch != len(state.requests):
+        raise BadTrace(
+            f"a pass of {batch} sequences over a cache of {past} tokens, but the pass that filled it had "
+            f"{len(state.requests)}: whose tokens these are is not known (beam search is not captured)"
+        )
+    return state

@@ -7,18 +7,8 @@ import pytest
 
 from slotwise.executor.cold import RowLayout
 from slotwise.executor.cupy_driver import need_cupy
-from slotwise.executor.cupy_hot import (
-    GRANULE,
-    TOKENS,
-    WORK,
-    HotChain,
-    check_layout,
-    cut,
-    padded,
-    pitch,
-    program,
-    slices,
-)
+from slotwise.executor.cupy_hot import TOKENS, WORK, HotChain, padded
+from slotwise.executor.cupy_program import GRANULE, check_layout, cut, pitch, program, slices
 from slotwise.executor.dtypes import DTYPES, dtype_named
 from slotwise.executor.errors import BadExecutor
 

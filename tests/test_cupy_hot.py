@@ -7,7 +7,8 @@ import pytest
 from cupy_cases import Slots, gpu, no_allocations
 
 from slotwise.executor.cold import ACTIVATIONS, RowLayout
-from slotwise.executor.cupy_hot import MAX_PAIRS, HotChain
+from slotwise.executor.cupy_hot import HotChain
+from slotwise.executor.cupy_program import MAX_PAIRS
 from slotwise.executor.errors import BadExecutor
 
 pytestmark = pytest.mark.gpu

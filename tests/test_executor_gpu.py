@@ -131,6 +131,7 @@ def test_a_prefill_of_1900_tokens_and_400_verify_steps_leave_nothing_on_the_devi
     trace = model.trace([1900, *[4] * 400])
     run = carry_out(model, trace, "lfru+guard", 96, width=4, backend=device())
     hold(run, trace, "lfru+guard", 96, width=4)
+    del run
     gc.collect()
     assert cupy.get_default_memory_pool().used_bytes() <= before
 

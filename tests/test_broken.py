@@ -162,7 +162,7 @@ class Jobs(ColdChain):
         return super().submit(*values, **options)
 
 
-@pytest.mark.parametrize("options", [{"miss": "cpu"}, {"miss": "split"}, {"overlap": "off"}])
+@pytest.mark.parametrize("options", [{"miss": "cpu"}, {"miss": "split", "split_share": 0.5}, {"overlap": "off"}])
 def test_wherever_a_worker_fails_finished_steps_stand_and_no_thread_is_left(monkeypatch, small, options):
     trace, asked = small
     for module in (slotwise.run.__module__, "slotwise.executor.backend_numpy"):

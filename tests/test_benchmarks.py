@@ -1,6 +1,7 @@
 """The benchmarks run: tiny, and every figure is there. Times are never asserted, they belong to the machine."""
 
 import json
+import math
 import sys
 
 import pytest
@@ -19,7 +20,8 @@ def bench(name, *words, code=0):
 
 
 @pytest.mark.parametrize("name", SPEED)
-def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
+def test_a_benchmark_prints_the_machine_and_its_figures(name):
+    """They are rounded: on a busy machine one may read 0.0, all of a row cannot."""
     if name in PEERLESS:
         pytest.importorskip("libcachesim", reason=f"{name} {PEERLESS[name]}: pip install '.[bench]'")
     machine, *rows = bench(name)
@@ -28,7 +30,8 @@ def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
     for row in rows:
         figures = {key: value for key, value in row.items() if isinstance(value, float) or key.endswith(", ns")}
         assert figures
-        assert all(value > 0 for value in figures.values()), row
+        assert all(0 <= value < math.inf for value in figures.values()), row
+        assert any(figures.values()), row
 
 
 def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():

@@ -7,8 +7,9 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from conftest import examples
 from executor_cases import Model, carry_out, no_thread_left, spoil
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import slotwise
@@ -241,7 +242,7 @@ def test_whichever_allocation_fails_while_a_run_opens_nothing_stays_open(monkeyp
     assert "not enough memory" in capsys.readouterr().err
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(place=st.integers(0, 60))
 def test_an_interrupt_at_any_call_leaves_no_thread(place):
     class Interrupted(NumpyBackend):

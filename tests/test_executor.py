@@ -5,8 +5,9 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import examples
 from executor_cases import INNER, Model, carry_out
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import slotwise
@@ -36,7 +37,7 @@ def same_plans(outcome, trace, policy, slots, **options):
     assert {name: outcome.counters[name] for name in shared} == {name: law.counters[name] for name in shared}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_plans_are_those_of_a_replay_and_outputs_those_of_the_cpu_alone(data):
     model = Model()
@@ -189,7 +190,7 @@ def test_copies_that_fail_at_any_place_change_no_output_and_a_replay_repeats_the
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
 @pytest.mark.parametrize("policy", [p for p in POLICIES if "static" not in p])
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_any_failures_of_any_policy_are_repeated_by_a_replay(policy, scope, data):
     model = Model()

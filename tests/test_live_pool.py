@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
 from oracle_chance import NAMES, cases, options, policies
@@ -72,7 +73,7 @@ def heard(ticks):
 
 
 @pytest.mark.parametrize("name", LIVE)
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):
     trace = data.draw(cases())

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from conftest import examples
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle_case import case as spelled_out
 from oracle_chance import cases
@@ -20,7 +21,7 @@ LIVE = [name for name, kind in KINDS.items() if not kind.needs_future]
 SEERS = [name for name, kind in KINDS.items() if kind.needs_future]
 STRUCTURED = [name for name, kind in KINDS.items() if kind.keeps_order]
 
-few = settings(max_examples=25)
+few = examples(25)
 pytestmark = pytest.mark.filterwarnings("ignore:the global pool")
 
 

@@ -5,8 +5,9 @@ import random
 
 import numpy as np
 import pytest
+from conftest import examples
 from executor_cases import Model, carry_out
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_executor import POLICIES, SIZES, Failing, same_plans
 
@@ -61,7 +62,7 @@ class Lagging(NumpyBackend):
         super().drain()
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(data=st.data())
 def test_no_plan_and_no_byte_depends_on_what_waits_or_fails_late(data):
     model = Model()

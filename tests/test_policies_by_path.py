@@ -208,17 +208,6 @@ def test_a_file_that_is_no_policy_is_refused_in_one_line_that_names_it(mine, wha
 
 
 @pytest.mark.parametrize(
-    "body",
-    ["return p.nothing[key]", "return 'a'", "return at.weather", "return unknown(key)", "return p.touch[key] / 2"],
-)
-def test_a_priority_that_cannot_be_compiled_to_a_whole_number_is_refused_by_name(mine, body):
-    """A fraction would be cut to a whole number in silence: 0.3 and 0.9 would tie."""
-    text = OLDEST.replace("return +p.touch[key]", body)
-    with pytest.raises(slotwise.BadPolicy, match="priority"):
-        hits(mine(text))
-
-
-@pytest.mark.parametrize(
     ("text", "name", "words"),
     [
         (None, "Mine", "there is no file"),

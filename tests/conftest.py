@@ -64,6 +64,14 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="SLOTWISE_TESTS=brief: said once, on the first Python"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Each process has a stretch of the tests, then takes from others: side by side they would compile the same kernels."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
 def pytest_generate_tests(metafunc):
     """`variant` and `variants`: instruction sets of the cold chain that this processor has; unbuilt, `plain` alone."""
     if {"variant", "variants"} & set(metafunc.fixturenames):

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief" if BRIEF else
 def examples(n: int) -> settings:
     """As many examples as the profile makes of `n`: it is what `ci` runs, `brief` runs a quarter, `dev` three times."""
     return settings(max_examples=max(1, n * settings().max_examples // 60))
+
+
+def some(values: Iterable, n: int = 3) -> list:
+    """All values for a test, or the first `n` where the tests are to be brief."""
+    return list(values)[: n if BRIEF else None]
 
 
 def run(*words: str | Path, code: int | None = 0, **options) -> subprocess.CompletedProcess[str]:
@@ -66,7 +72,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each process has a stretch of the tests, then takes from others: side by side they would compile the same kernels."""
+    """A stretch of the tests for each process, then what is left: in step they would all compile the same kernels."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None

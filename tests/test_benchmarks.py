@@ -5,7 +5,7 @@ import math
 import sys
 
 import pytest
-from conftest import ROOT, python, run
+from conftest import ROOT, python, run, some
 
 import slotwise
 
@@ -19,7 +19,7 @@ def bench(name, *words, code=0):
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("name", SPEED)
+@pytest.mark.parametrize("name", some(SPEED, 2))
 def test_a_benchmark_prints_the_machine_and_its_figures(name):
     """They are rounded: on a busy machine one may read 0.0, all of a row cannot."""
     if name in PEERLESS:
@@ -43,6 +43,7 @@ def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():
     assert all(row["time with / without"] > 0 for row in (*decode, prompt))
 
 
+@pytest.mark.once
 def test_an_executor_under_stress_takes_no_memory_after_it_has_opened():
     """1,900 tokens of a prompt and 400 verify steps: the benchmark would end with an error itself."""
     (row,) = bench("stress")[1:]

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import examples
+from conftest import examples, some
 from executor_cases import Model, carry_out
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,7 +125,7 @@ def test_a_missed_row_on_its_way_by_plan_is_fetched_once_though_it_still_waits()
 
 
 @pytest.mark.parametrize("kind", [CopyRefused, CopyDoubtful])
-@pytest.mark.parametrize("options", [{"late": "wait"}, {"late": "cold"}, {"miss": "fetch"}])
+@pytest.mark.parametrize("options", some([{"late": "cold"}, {"late": "wait"}, {"miss": "fetch"}], 1))
 def test_a_copy_that_fails_after_it_waited_changes_no_plan_and_waits_again(kind, options):
     model = Model()
     trace = model.trace(SIZES[:6])

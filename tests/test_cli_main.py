@@ -180,26 +180,6 @@ def test_interrupting_ends_with_130_and_no_traceback():
     assert (process.returncode, said.strip()) == (130, "")
 
 
-TERMINATED = """
-import os, signal, sys
-import pyarrow.parquet as pq
-from slotwise.cli.main import main
-class Terminated(pq.ParquetWriter):
-    def write_batch(self, *values, **options):
-        super().write_batch(*values, **options)
-        print(len(os.listdir()), flush=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-pq.ParquetWriter = Terminated
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_polite_kill_removes_what_is_half_written(tmp_path):
-    words = ["trace", "synth", "-o", "t.parquet", "--tokens", "3000"]
-    done = run(sys.executable, "-c", TERMINATED, *words, cwd=tmp_path, code=128 + signal.SIGTERM)
-    assert (done.stdout, done.stderr, list(tmp_path.iterdir())) == ("1\n", "", [])
-
-
 def test_a_reader_that_goes_away_is_no_error_worth_a_word():
     with subprocess.Popen([sys.executable, "-c", ENDINGS, "flood"], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout is not None

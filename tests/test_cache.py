@@ -30,7 +30,7 @@ def sealed(tmp_path, monkeypatch):
         (target / "__pycache__").touch()
     (tmp_path / "file").touch()
     (tmp_path / "tmp").mkdir()
-    gone = ("XDG_CACHE_HOME", "SLOTWISE_CACHE_DIR", "NUMBA_CACHE_DIR")
+    gone = ("XDG_CACHE_HOME", "SLOTWISE_CACHE_DIR", "NUMBA_CACHE_DIR", "SLOTWISE_KERNELS")
     monkeypatch.chdir(tmp_path)  # the sources in the working folder would be found first
     env = {name: value for name, value in os.environ.items() if name not in gone}
     return env | {

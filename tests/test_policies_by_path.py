@@ -115,6 +115,7 @@ print([pool.step(0, np.array([e], np.uint8)).evictions for e in (0, 1, 2)][-1][0
 """
 
 
+@pytest.mark.once
 def test_a_policy_read_before_an_edit_stays_what_it_was_and_spoils_nothing(mine, tmp_path, monkeypatch):
     """Compiled after the edit, what was read before it must not be found under the new text's name later."""
     monkeypatch.setenv("SLOTWISE_CACHE_DIR", str(tmp_path / "cache"))

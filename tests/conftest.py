@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items):
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("shared")
         if BRIEF and item.get_closest_marker("once"):
-            item.add_marker(pytest.mark.skip(reason="SLOTWISE_TESTS=brief leaves out what does not hang on the version of Python"))
+            item.add_marker(pytest.mark.skip(reason="slow, and the same on every Python: SLOTWISE_TESTS=brief"))
 
 
 @pytest.hookimpl(optionalhook=True)

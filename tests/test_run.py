@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import slotwise as cli
+from conftest import some
 
 import slotwise
 from slotwise.executor import ceilings
@@ -35,23 +36,17 @@ def test_a_run_prints_the_hash_and_the_counters_of_the_replay_with_the_same_opti
         assert timing["tick_s"] > 0
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"miss": "fetch", "prefill": "stream"},
-        {"verify_tokens": 3, "accept": 0.6, "late": "cold"},
-        {"reset": "request", "scope": "global", "slots": "25%"},
-        {
-            "reset": "request",
-            "max_queued": 1,
-            "spec_chunk": 1,
-            "steps": 700,
-            "slots": 8,
-        },  # the second request begins at 641
-        {"lag_demand": 3, "lag_prefetch": 5, "max_loads": 2, "contract": "sequential"},
-        {"miss": "split", "overlap": "off", "repeats": 2},
-    ],
-)
+OPTIONS = [  # that plans depend on; the second request of the sample begins at step 641
+    {"miss": "fetch", "prefill": "stream"},
+    {"verify_tokens": 3, "accept": 0.6, "late": "cold"},
+    {"reset": "request", "scope": "global", "slots": "25%"},
+    {"reset": "request", "max_queued": 1, "spec_chunk": 1, "steps": 700, "slots": 8},
+    {"lag_demand": 3, "lag_prefetch": 5, "max_loads": 2, "contract": "sequential"},
+    {"miss": "split", "overlap": "off", "repeats": 2},
+]
+
+
+@pytest.mark.parametrize("options", some(OPTIONS))
 def test_every_option_that_plans_depend_on_is_held_against_a_replay(options):
     asked = {**ASKED, "shape": "tiny", "headroom": 0, "alias_layers": 2, "cpu_threads": 1, **options}
     (run,) = slotwise.run("sample", check=True, **asked)["runs"]

@@ -50,7 +50,7 @@ class TickTimes(NamedTuple):
             [(max(a, first), min(b, last)) for a, b in spans] for spans in (self.hot, self.cold, self.late)
         )
         hot_s, cold_s, busy = _length(hot), _length(cold), _length([*hot, *cold])
-        late_s = _length([*hot, *cold, *late]) - busy  # waiting while a chain computes costs nothing
+        late_s = max(0.0, _length([*hot, *cold, *late]) - busy)  # waiting while a chain computes costs nothing
         return {
             "both_s": max(0.0, hot_s + cold_s - busy), "hot_alone_s": max(0.0, busy - cold_s),
             "cold_alone_s": max(0.0, busy - hot_s), "late_s": late_s, "policy_s": self.policy_s,

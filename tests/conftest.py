@@ -4,19 +4,35 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a script: the commands under test
     signal.signal(signal.SIGINT, signal.default_int_handler)  # would inherit that, and not hear an interrupt
 
-settings.register_profile("ci", derandomize=True, max_examples=60, deadline=None, print_blob=True)
-settings.register_profile("dev", max_examples=200, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+BRIEF = os.environ.get("SLOTWISE_TESTS") == "brief"  # .ci/run: what the first Python has shown at length
+
+# Nothing fails by chance: no deadlines, no look at how long drawing takes, and unless one searches the same examples.
+steady = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", steady, derandomize=True, max_examples=60, print_blob=True)
+settings.register_profile("brief", steady, derandomize=True, max_examples=15, print_blob=True)
+settings.register_profile("dev", steady, max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "brief" if BRIEF else "ci"))
+
+
+def examples(n: int) -> settings:
+    """As many examples as the profile makes of `n`: it is what `ci` runs, `brief` runs a quarter, `dev` three times."""
+    return settings(max_examples=max(1, n * settings().max_examples // 60))
+
+
+def some(values: Iterable, n: int = 3) -> list:
+    """All values for a test, or the first `n` where the tests are to be brief."""
+    return list(values)[: n if BRIEF else None]
 
 
 def run(*words: str | Path, code: int | None = 0, **options) -> subprocess.CompletedProcess[str]:
@@ -50,6 +66,16 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "shared" in getattr(item, "fixturenames", ()):
             item.add_marker("shared")
+        if BRIEF and item.get_closest_marker("once"):
+            item.add_marker(pytest.mark.skip(reason="slow, and the same on every Python: SLOTWISE_TESTS=brief"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A stretch of the tests for each process, then what is left: in step they would all compile the same kernels."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_generate_tests(metafunc):

@@ -59,7 +59,7 @@ def no_thread_left():
     tasks = Path("/proc/self/task")
     before = set(tasks.iterdir())
     yield
-    for _ in range(100):  # one that has been joined may be listed for a moment
+    for _ in range(1000):  # one that has been joined may be listed for a moment
         if not (left := set(tasks.iterdir()) - before):
             return
         sleep(0.02)

@@ -1,14 +1,15 @@
 """The benchmarks run: tiny, and every figure is there. Times are never asserted, they belong to the machine."""
 
 import json
+import math
 import sys
 
 import pytest
-from conftest import ROOT, python, run
+from conftest import ROOT, python, run, some
 
 import slotwise
 
-SPEED = ("live_calls", "load_speed", "startup", "memory", "replay_speed", "cold_speed")
+SPEED = ("load_speed", "startup", "memory", "live_calls", "replay_speed", "cold_speed")
 PEERLESS = {"replay_speed": "measures against libCacheSim"}  # the benchmarks that need the extra `bench`
 
 
@@ -18,8 +19,9 @@ def bench(name, *words, code=0):
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize("name", SPEED)
-def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
+@pytest.mark.parametrize("name", some(SPEED))
+def test_a_benchmark_prints_the_machine_and_its_figures(name):
+    """They are rounded: on a busy machine one may read 0.0, all of a row cannot."""
     if name in PEERLESS:
         pytest.importorskip("libcachesim", reason=f"{name} {PEERLESS[name]}: pip install '.[bench]'")
     machine, *rows = bench(name)
@@ -28,7 +30,8 @@ def test_a_benchmark_prints_the_machine_and_figures_above_zero(name):
     for row in rows:
         figures = {key: value for key, value in row.items() if isinstance(value, float) or key.endswith(", ns")}
         assert figures
-        assert all(value > 0 for value in figures.values()), row
+        assert all(0 <= value < math.inf for value in figures.values()), row
+        assert any(figures.values()), row
 
 
 def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():
@@ -40,6 +43,7 @@ def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():
     assert all(row["time with / without"] > 0 for row in (*decode, prompt))
 
 
+@pytest.mark.once
 def test_an_executor_under_stress_takes_no_memory_after_it_has_opened():
     """1,900 tokens of a prompt and 400 verify steps: the benchmark would end with an error itself."""
     (row,) = bench("stress")[1:]
@@ -57,6 +61,7 @@ def test_live_calls_covers_every_policy_that_can_run_live():
     assert live - set(policies.split()) == {"static"}
 
 
+@pytest.mark.once
 def test_the_published_table_is_held_against_ours_row_by_row(shared):
     rows = bench("bigmoeonedge", shared / "traces" / "bigmoeonedge")[1:]
     assert len(rows) == 6

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -177,18 +176,8 @@ def test_interrupting_ends_with_130_and_no_traceback():
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=120)
     assert (process.returncode, said.strip()) == (130, "")
-
-
-def test_a_polite_kill_removes_what_is_half_written(tmp_path):
-    words = ["trace", "synth", "-o", "t.parquet", "--tokens", "300000"]
-    with subprocess.Popen([sys.executable, "-m", "slotwise", *words], cwd=tmp_path, stderr=-1, text=True) as process:
-        while process.poll() is None and not list(tmp_path.iterdir()):
-            time.sleep(0.01)
-        process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert (process.returncode, said, list(tmp_path.iterdir())) == (128 + signal.SIGTERM, "", [])
 
 
 def test_a_reader_that_goes_away_is_no_error_worth_a_word():
@@ -197,7 +186,7 @@ def test_a_reader_that_goes_away_is_no_error_worth_a_word():
         assert process.stdout.readline() == "x" * 80 + "\n"
         process.stdout.close()
         assert process.stderr is not None
-        assert (process.stderr.read(), process.wait(timeout=20)) == ("", 141)
+        assert (process.stderr.read(), process.wait(timeout=120)) == ("", 141)
 
 
 def test_a_command_whose_reader_goes_away_ends_with_141_and_says_nothing():

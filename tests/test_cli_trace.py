@@ -2,10 +2,12 @@
 
 import inspect
 import json
+import signal
+import sys
 
 import numpy as np
 import pytest
-from conftest import slotwise
+from conftest import run, slotwise
 from trace_cases import tiny, whole
 
 from slotwise.traces import BadTrace, open_trace
@@ -166,3 +168,23 @@ def test_bad_input_is_exit_2_with_one_line_on_stderr(tmp_path, words, line):
 def test_the_shuffled_control_has_a_seed_that_can_be_given_again(seed):
     with pytest.raises(BadTrace, match=r"describe: seed=.*, but it must be a whole number from 0"):
         open_trace("sample").describe(seed)
+
+
+TERMINATED = """
+import os, signal, sys
+import pyarrow.parquet as pq
+from slotwise.cli.main import main
+class Terminated(pq.ParquetWriter):
+    def write_batch(self, *values, **options):
+        super().write_batch(*values, **options)
+        print(len(os.listdir()), flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+pq.ParquetWriter = Terminated
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_polite_kill_removes_what_is_half_written(tmp_path):
+    words = ["trace", "synth", "-o", "t.parquet", "--tokens", "3000"]
+    done = run(sys.executable, "-c", TERMINATED, *words, cwd=tmp_path, code=128 + signal.SIGTERM)
+    assert (done.stdout, done.stderr, list(tmp_path.iterdir())) == ("1\n", "", [])

@@ -1,5 +1,6 @@
-"""Options of the cold chain are refused in words, and without the extension it says how to get it."""
+"""The cold chain beside its jobs: options refused in words, memory filled and copied, how to get the extension."""
 
+import numpy as np
 import pytest
 from cold_cases import needs_native
 from conftest import python
@@ -86,3 +87,22 @@ def test_rounded_activations_need_multiples_of_32_and_a_second_opening_is_refuse
             chain.layer(RowLayout(70, 32, ("f32",) * 3))
         with pytest.raises(BadExecutor, match="open already"):
             chain.open()
+
+
+@needs_native
+def test_memory_helpers_give_the_same_bytes_for_any_number_of_threads():
+    filled = []
+    for threads in (1, 3):
+        with ColdChain(threads) as chain:
+            memory, twin = np.empty(300_001, np.float32), np.empty(300_001, np.float32)
+            chain.fill_normal(memory, "f32", seed=7, sigma=2.0)
+            chain.copy(twin, memory)
+            assert twin.tobytes() == memory.tobytes()
+            halves = np.empty(300_001, np.float16)
+            chain.fill_normal(halves, "f16", seed=7, sigma=2.0)
+            assert (halves == memory.astype(np.float16)).all()
+            filled.append(memory)
+    assert filled[0].tobytes() == filled[1].tobytes()
+    assert abs(filled[0].mean()) < 0.02
+    assert abs(filled[0].std() - 2) < 0.02
+    assert 7 < np.abs(filled[0]).max() < 10  # 4 sigma and a little, as for a normal draw of this size

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cold_cases import inputs, job, needs_native, some_row
 from conftest import python
+from executor_cases import no_thread_left
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +19,6 @@ pytestmark = needs_native
 LAYOUT = RowLayout(64, 32, ("bf16", "bf16", "bf16"))
 ROWS = [some_row(LAYOUT, seed) for seed in range(4)]
 X = inputs(4, 64)
-
-
-def threads_now() -> int:
-    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def submit(chain, layer, pick, tokens):
@@ -50,8 +47,12 @@ ACTIONS = st.tuples(
 
 @given(threads=st.integers(1, 3), spin_us=st.sampled_from([0, 1, 200]), actions=st.lists(ACTIONS, max_size=100))
 def test_random_submits_waits_failures_and_closes_leave_the_right_bytes(expected, threads, spin_us, actions):
-    before = threads_now()
-    chain = ColdChain(threads, spin_us=spin_us).open()
+    with no_thread_left():
+        act(expected, ColdChain(threads, spin_us=spin_us).open(), actions)
+
+
+def act(expected, chain, actions):
+    """Carries out the actions on an open chain, holds every output to what is expected, and closes it."""
     layer = chain.layer(LAYOUT)
     pending, failing = {}, set()
     for action, number, tokens in actions:
@@ -91,7 +92,6 @@ def test_random_submits_waits_failures_and_closes_leave_the_right_bytes(expected
     for ticket, (pick, tokens, out) in pending.items():  # closing has finished them
         if ticket not in failing:
             assert out.tobytes() == expected[pick][tokens].tobytes()
-    assert threads_now() == before
 
 
 def test_a_hundred_jobs_queued_before_the_close_are_all_finished(expected):
@@ -177,9 +177,10 @@ def test_an_interpreter_that_ends_without_closing_finishes_its_jobs_and_does_not
 
 def test_a_chain_that_is_dropped_joins_its_threads():
     assert in_a_fresh_process(
-        "import gc\nchain = ColdChain(3).open(); chain.submit(chain.layer(layout), *arrays, x, out)\n"
-        "full = len(os.listdir('/proc/self/task')); del chain; gc.collect()\n"
-        "print(full - len(os.listdir('/proc/self/task')))"
+        "import gc\nfrom executor_cases import no_thread_left\nbefore = len(os.listdir('/proc/self/task'))\n"
+        "with no_thread_left():\n"
+        "    chain = ColdChain(3).open(); chain.submit(chain.layer(layout), *arrays, x, out)\n"
+        "    print(len(os.listdir('/proc/self/task')) - before)\n    del chain; gc.collect()"
     ) == "3\n"  # fmt: skip
 
 
@@ -206,34 +207,29 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_waiting_lets_other_python_threads_run():
+    """The other looks again and again: before the wait it may do so twice, while it lasts a hundred times."""
     with ColdChain(1, spin_us=0) as chain:
         layout = RowLayout(512, 512, ("bf16",) * 3)
         row, x, out = some_row(layout, 0), inputs(4, 512), np.empty((8000, 512), np.float32)
-        ticket = chain.submit(chain.layer(layout), *job([row] * 2000, [[0, 1, 2, 3]] * 2000), x, out)
-        counted = []
-        other = threading.Thread(target=lambda: counted.append(chain.done(ticket)))
-        other.start()
-        chain.wait(ticket)
-        other.join()
-        assert counted == [False]
+        arrays = job([row] * 2000, [[0, 1, 2, 3]] * 2000)
 
+        def looks():
+            """How often another thread saw the job at work while this one waited for it."""
+            seen, over = [], threading.Event()
+            ticket = chain.submit(chain.layer(layout), *arrays, x, out)
 
-def test_memory_helpers_give_the_same_bytes_for_any_number_of_threads():
-    filled = []
-    for threads in (1, 3):
-        with ColdChain(threads) as chain:
-            memory, twin = np.empty(300_001, np.float32), np.empty(300_001, np.float32)
-            chain.fill_normal(memory, "f32", seed=7, sigma=2.0)
-            chain.copy(twin, memory)
-            assert twin.tobytes() == memory.tobytes()
-            halves = np.empty(300_001, np.float16)
-            chain.fill_normal(halves, "f16", seed=7, sigma=2.0)
-            assert (halves == memory.astype(np.float16)).all()
-            filled.append(memory)
-    assert filled[0].tobytes() == filled[1].tobytes()
-    assert abs(filled[0].mean()) < 0.02
-    assert abs(filled[0].std() - 2) < 0.02
-    assert 7 < np.abs(filled[0]).max() < 10  # 4 sigma and a little, as for a normal draw of this size
+            def look():
+                while not over.wait(1e-3):
+                    seen.append(chain.done(ticket))
+
+            other = threading.Thread(target=look)
+            other.start()
+            chain.wait(ticket)
+            over.set()
+            other.join()
+            return seen.count(False)
+
+        assert any(looks() >= 8 for _ in range(50))  # once is enough: others may want the processors too
 
 
 def test_pinned_threads_stay_on_their_cores():

@@ -174,6 +174,7 @@ def test_rows_that_a_sweep_is_writing_are_not_cleared_away(trace, tmp_path):
     assert grid(tmp_path / "out")[0] == {("lru", 4, 0), ("opt", 4, 0), ("lru", 5, 0)}
 
 
+@pytest.mark.once
 def test_the_same_call_works_once_a_policy_was_edited(trace, tmp_path):
     text = "from slotwise.policies.policy_lfu import Lfu\nclass Mine(Lfu):\n    name = 'mine'\n"
     for more in ("", "    @staticmethod\n    def priority(p, key, at):\n        return p.heat[key]\n"):

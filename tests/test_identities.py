@@ -1,7 +1,8 @@
 """The sums that every run must satisfy, in every cut: run, layer, phase, request, window of steps."""
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import with_profiles
 from oracle_chance import NAMES, cases, options, policies
@@ -68,7 +69,7 @@ def slots_of(trace, how):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_identities_hold_by_law(name, data):
     trace = data.draw(cases())
@@ -85,7 +86,7 @@ def test_identities_hold_by_law(name, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_identities_hold_in_replay(name, data, tmp_path_factory):
     trace = data.draw(cases())

@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from conftest import examples, some
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
 from oracle_chance import NAMES, cases, options, policies
@@ -71,8 +72,8 @@ def heard(ticks):
     return out
 
 
-@pytest.mark.parametrize("name", LIVE)
-@settings(max_examples=150)
+@pytest.mark.parametrize("name", some(LIVE, 2))
+@examples(150)
 @given(data=st.data())
 def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):
     trace = data.draw(cases())

@@ -4,7 +4,8 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, with_profiles
 from oracle_chance import NAMES, cases, policies
@@ -55,7 +56,7 @@ def test_every_sequence_of_five_demands_of_three_experts_by_replay():
 
 
 @pytest.mark.parametrize("run", ["by_law", "by_replay"])
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_no_decisions_beat_it_on_random_traces(run, data):
     trace = data.draw(cases(max_steps=8))
@@ -75,7 +76,7 @@ def demands_of(trace, pool):
 
 
 @pytest.mark.parametrize("run", ["by_law", "by_replay"])
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_no_policy_beats_it(run, data, tmp_path_factory):
     trace = data.draw(cases())

@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from conftest import examples, some
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle_case import case as spelled_out
 from oracle_chance import cases
@@ -20,7 +21,7 @@ LIVE = [name for name, kind in KINDS.items() if not kind.needs_future]
 SEERS = [name for name, kind in KINDS.items() if kind.needs_future]
 STRUCTURED = [name for name, kind in KINDS.items() if kind.keeps_order]
 
-few = settings(max_examples=25)
+few = examples(25)
 pytestmark = pytest.mark.filterwarnings("ignore:the global pool")
 
 
@@ -81,7 +82,7 @@ def test_the_judge_convicts_a_plan_that_breaks_a_rule(fault):
         judge(case, ticks, slots=1, lag_demand=1, pinned=[(0, 3)])
 
 
-@pytest.mark.parametrize("policy", LIVE)
+@pytest.mark.parametrize("policy", some(LIVE, 2))
 @few
 @given(data=st.data())
 def test_live_plans_never_overfill_and_take_no_victim_in_use_in_flight_or_pinned(policy, data, tmp_path_factory):
@@ -197,7 +198,7 @@ def test_a_layer_without_rows_has_no_events_and_leaves_the_others_alone(policy, 
 # ---- fast forms against plain ones
 
 
-@pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
+@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
 @few
 @given(data=st.data())
 def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
@@ -219,7 +220,7 @@ def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
     ]
 
 
-@pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
+@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
 def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(policy):
     """300 layers of 250 experts are 75,000 keys; only layers 0 and 1 are ever called."""
     few, many = (
@@ -233,7 +234,7 @@ def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(p
     assert few.counters["evictions"] == (0 if policy == "static(warmup=2)" else few.counters["loads_demand"] - 6)
 
 
-@pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in SEERS])
+@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in SEERS], 1))
 @few
 @given(data=st.data())
 def test_a_structure_that_knows_the_future_chooses_what_its_plain_form_chooses(policy, data):

@@ -1,6 +1,7 @@
 """What a policy of one's own gets wrong: one line that says what and where, and never a plausible result."""
 
 import pytest
+from conftest import some
 from test_policies_by_path import OLDEST, hits, victim
 
 import slotwise
@@ -18,11 +19,13 @@ WRONG = {  # what the priority says -> what is said about it; its first line is 
     "return unknown(key)": r"NameError: name 'unknown' is not defined",
     "import os; return os.getpid()": r"unsupported opcode.*line 14",
     "return p.next[key]": r"line 14: p.next is kept only for a policy with `needs_future: ClassVar\[bool\] = True`",
-    "return [1][key]": r"failed while it ranked an expert: IndexError",
-    "return p.touch[key] // (key - key)": r"ranked an expert: ZeroDivisionError: integer division by zero",
-    "return p.touch[key] % (key - key)": r"ZeroDivisionError",
-    "return p.touch[key + 100000]": r"ranked an expert: IndexError: index is out of bounds",
-    "return p.touch[key - 10**9]": r"ranked an expert: IndexError: index is out of bounds",
+}
+FAULTS = {  # what compiles and fails while it ranks -> what is said
+    "[1][key]": r"failed while it ranked an expert: IndexError",
+    "p.touch[key] // (key - key)": r"ranked an expert: ZeroDivisionError: integer division by zero",
+    "p.touch[key] % (key - key)": r"ZeroDivisionError",
+    "p.touch[key + 100000]": r"ranked an expert: IndexError: index is out of bounds",
+    "p.touch[key - 10**9]": r"ranked an expert: IndexError: index is out of bounds",
 }
 
 
@@ -44,8 +47,25 @@ def test_what_a_priority_gets_wrong_is_one_line_with_what_and_where(mine, body):
         hits(mine(text))
     assert "mine.py:Mine" in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("body", some(list(WRONG)[::5], 1))
+def test_a_live_pool_says_so_in_the_same_words(mine, body):
     with pytest.raises(slotwise.BadPolicy, match=WRONG[body]):
-        victim(mine(text))
+        victim(mine(OLDEST.replace("return +p.touch[key]", body)))
+
+
+def test_what_fails_while_it_ranks_is_told_too_by_a_replay_and_by_a_live_pool(mine):
+    """One policy of many faults, so that it is compiled once: its parameter says which comes up."""
+    faults = "".join(f"        if p.ints[0] == {at}:\n            return {one}\n" for at, one in enumerate(FAULTS))
+    text = FIELD.replace("        return +p.touch", f"{faults}        return +p.touch")
+    for at, words in enumerate(FAULTS.values()):
+        for use in (hits, victim):
+            with pytest.raises(slotwise.BadPolicy, match=words) as raised:
+                use(f"{mine(text)}(n={at})")
+            assert "mine.py:Mine" in str(raised.value)
+            assert "\n" not in str(raised.value)
+    assert (hits(f"{mine(text)}(n=9)"), victim(f"{mine(text)}(n=9)")) == (0, 0)
 
 
 @pytest.mark.parametrize(

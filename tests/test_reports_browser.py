@@ -14,7 +14,7 @@ from test_reports_rows import make_grid, write_rows
 from slotwise.reports import write_report
 
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update
---disable-sync --hide-scrollbars""".split()
+--disable-sync --disable-dev-shm-usage --hide-scrollbars""".split()
 # The page in a frame of a given width: a window cannot be made narrower than 500 pixels.
 FRAME = """<body><iframe style="width:{width}px;height:900px;border:0" srcdoc="{page}"></iframe><script>
 onload = () => document.body.dataset.width = document.querySelector("iframe").contentDocument.body.scrollWidth
@@ -28,16 +28,18 @@ def page(tmp_path_factory) -> Path:
     return write_report([write_rows(folder / "r.parquet", rows)], folder / "out")[0]
 
 
-@pytest.fixture
-def browse(tmp_path):
-    """Runs the browser on a page and returns what it prints."""
+@pytest.fixture(scope="module")
+def browse(tmp_path_factory):
+    """Runs the browser on a page and returns what it prints. Its profile stays: the first start makes one."""
     browser = shutil.which("chromium")
     if browser is None:
         pytest.skip("no chromium on this machine: the page is not looked at in a browser")
 
+    profile = tmp_path_factory.mktemp("browser")
+
     def run(page: Path, *flags: str) -> str:
-        command = [browser, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, page.as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+        command = [browser, *FLAGS, f"--user-data-dir={profile}", *flags, page.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
     return run
 

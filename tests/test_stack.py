@@ -8,7 +8,8 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import Case
 from oracle_chance import cases
@@ -87,14 +88,14 @@ def situations(draw):
 
 
 @pytest.mark.parametrize("policy", HOLDS)
-@settings(max_examples=60)
+@examples(60)
 @given(situation=situations())
 def test_a_larger_pool_of_a_stack_policy_holds_all_that_a_smaller_one_holds(policy, situation):
     trace, options = situation
     assert included(trace, HOLDS[policy], **options)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(cases(max_steps=10))
 def test_the_bound_is_a_stack_policy(trace):
     assert included(trace, described("opt"))

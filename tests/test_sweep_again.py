@@ -122,33 +122,53 @@ IMPORTS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import slotwise
-row = slotwise.replay(sys.argv[1] + "/t.parquet", sys.argv[1] + "/mine.py", 4).to_row()
-print(row["hits"], row["files_sha256"])
+from slotwise.policies.compiled import kernel
+spec = slotwise.parse_policy(sys.argv[1] + "/mine.py")
+print(kernel(type(spec.policy)).__name__, spec.files_sha256)
+if "hits" in sys.argv:
+    print(slotwise.replay(sys.argv[1] + "/t.parquet", spec, 4).counters["hits"])
 """
+STYLES = [
+    ("import helper", "helper.SIGN"), ("import helper as h", "h.sign()"), ("from helper import sign", "sign()"),
+    ("from helper import SIGNS", "SIGNS[0]"), ("import package.helper", "package.helper.SIGN"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("more", "sign"),
-    [("import helper", "helper.SIGN"), ("import helper as h", "h.sign()"), ("from helper import sign", "sign()"),
-     ("from helper import SIGNS", "SIGNS[0]"), ("import package.helper", "package.helper.SIGN")],
-)  # fmt: skip
-def test_what_a_policy_imports_is_part_of_it(tmp_path, monkeypatch, more, sign):
-    """An edit there is found by the compiled kernels on disk, and by whoever compares `files_sha256`."""
+@pytest.fixture
+def edited(tmp_path, monkeypatch):
+    """Returns what fresh processes say of a policy, the first while its helpers hold 1, the second when it is -1."""
     monkeypatch.setenv("SLOTWISE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     saved(tmp_path / "t.parquet")
     (tmp_path / "package").mkdir()
-    (tmp_path / "mine.py").write_text(POLICY.format(sign=sign, more=more))
-    said = []
-    for value in (1, -1):
-        for home in (tmp_path, tmp_path / "package"):
-            (home / "helper.py").write_text(
-                f"import numba, numpy\nSIGN = {value}\nSIGNS = numpy.array([SIGN])\n"
-                "@numba.njit\ndef sign():\n    return SIGN\n"
-            )
-        said.append(run(sys.executable, "-c", IMPORTS, tmp_path).stdout.split())
-    assert said[0][0] != said[1][0]
-    assert said[0][1] != said[1][1]
+
+    def say(more, sign, *words):
+        (tmp_path / "mine.py").write_text(POLICY.format(sign=sign, more=more))
+        said = []
+        for value in (1, -1):
+            for home in (tmp_path, tmp_path / "package"):
+                (home / "helper.py").write_text(
+                    f"import numba, numpy\nSIGN = {value}\nSIGNS = numpy.array([SIGN])\n"
+                    "@numba.njit\ndef sign():\n    return SIGN\n"
+                )
+            said.append(run(sys.executable, "-c", IMPORTS, tmp_path, *words).stdout.split())
+        return zip(*said, strict=True)
+
+    return say
+
+
+@pytest.mark.parametrize(("more", "sign"), STYLES)
+def test_what_a_policy_imports_is_part_of_it(edited, more, sign):
+    """Of the name that its compiled kernel has on disk, and of the hash by which results are compared."""
+    assert all(before != after for before, after in edited(more, sign))
+
+
+@pytest.mark.once
+def test_an_edit_of_what_a_policy_imports_is_compiled(edited):
+    """In all those ways at once, an odd number of factors: one that stayed 1 would leave the product what it was."""
+    imports, signs = zip(*STYLES, strict=True)
+    _, _, (before, after) = edited("\n".join(imports), " * ".join(signs), "hits")
+    assert before != after
 
 
 def test_a_result_that_is_a_link_is_written_where_it_leads(tmp_path):

@@ -1,7 +1,8 @@
 """The compiled replay against its slow twin: every counter in every cut, and the hash of every plan."""
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples, some
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import with_profiles
 from oracle_chance import NAMES, cases, large_cases, options, policies
@@ -39,7 +40,7 @@ def assert_equal(trace, policy, window=1, group_rows=None, plan_hash=True, **how
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=250)
+@examples(250)
 @given(data=st.data())
 def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
     trace = data.draw(cases())
@@ -48,8 +49,8 @@ def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
     assert_equal(trace, policy, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 1, 5])), **how)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40)
+@pytest.mark.parametrize("name", some(NAMES, 1))
+@examples(40)
 @given(data=st.data())
 def test_many_experts_in_many_slots_take_the_fast_paths_to_the_same_end(name, data, tmp_path_factory):
     """Without rare options, and without a plan to keep: bulk lists, vector scans, kernels that leave things out."""
@@ -65,7 +66,7 @@ def test_many_experts_in_many_slots_take_the_fast_paths_to_the_same_end(name, da
     assert_equal(trace, policy, 7, 50, data.draw(st.booleans()), slots=slots, width=width, **how)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_speculative_verify_steps_are_built_as_the_law_says(data, tmp_path_factory):
     trace = data.draw(cases(one_row=True))
@@ -80,7 +81,7 @@ def test_speculative_verify_steps_are_built_as_the_law_says(data, tmp_path_facto
     assert_equal(trace, policy, group_rows=group_rows, verify=verify, **how)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_a_reported_phase_is_that_part_of_the_whole_replay(data):
     trace = data.draw(cases())
@@ -92,7 +93,7 @@ def test_a_reported_phase_is_that_part_of_the_whole_replay(data):
             assert run.counters[name] == law.by_phase[phase][name], name
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_the_first_steps_alone_are_a_trace_of_their_own(data):
     """Also for the policies that know the future: it ends where the replay ends."""
@@ -106,7 +107,7 @@ def test_the_first_steps_alone_are_a_trace_of_their_own(data):
     assert whole.plan_sha256 == part.plan_sha256
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_pollution_counts_the_misses_that_prefetch_has_caused(data, tmp_path_factory):
     trace = data.draw(cases())
@@ -119,7 +120,7 @@ def test_pollution_counts_the_misses_that_prefetch_has_caused(data, tmp_path_fac
     assert trace.by_replay(policy, **how).counters["pollution"] is None
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_threads_change_nothing(data, tmp_path_factory):
     trace = data.draw(cases())
@@ -131,7 +132,7 @@ def test_threads_change_nothing(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("run", ["by_law", "by_replay"])
-@settings(max_examples=100)
+@examples(100)
 @given(data=st.data())
 def test_one_expert_a_step_makes_the_two_contracts_equal(run, data, tmp_path_factory):
     """With one row a step and one expert a layer a tick has nothing to be atomic about, but when its load lands."""

@@ -51,9 +51,15 @@ def import_(sources, output, force, name, **hints):
 @click.argument("trace", metavar="T")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the shuffled control.")
-def info(trace, as_json, seed):
+@click.option("--plot", metavar="FILE.png", help="Draw recall and precision of the predictions by layer and horizon.")
+@force_option
+def info(trace, as_json, seed, plot, force):
     """Say what is in a trace: shape, provenance, skew, locality, working set, quality of predictions."""
+    if plot:
+        check_output(plot, force)
     facts = slotwise.open_trace(trace).describe(seed)
+    if plot:
+        slotwise.plot_predictions(facts, plot)
     if as_json:
         click.echo(json.dumps(facts, allow_nan=False))
         return

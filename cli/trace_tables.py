@@ -23,24 +23,33 @@ def print_facts(facts: dict) -> None:
     names = ("layer", "seen", "top share", "entropy", "Gini", "overlap", "shuffled")
     keys = ("experts_seen", "top_share", "entropy_bits", "gini", "overlap_previous", "overlap_shuffled")
     values = [facts["model_layers"], *(layers[key] for key in keys)]
-    for record in facts["predictions"]:
-        ahead = f" h{record['horizon']}" if record["horizon"] > 1 else ""
-        names += (f"recall@{record['width']}{ahead}",)
-        values.append([by_width[-1] for by_width in record["recall_by_layer"]])
     _table("layers, by the model's own numbers", names, zip(*values, strict=True))
     for name, meaning in _meanings(facts).items():
         wrapped(f"{name}:\xa0{meaning}", "  ")
     for record in facts["predictions"]:
-        rows = zip(range(1, record["width"] + 1), record["recall"], record["precision"], strict=True)
-        title = f"predictions made {record['horizon']} layer{'s' * (record['horizon'] > 1)} ahead, by width W"
-        _table(title, ("W", "recall@W", "precision@W"), rows)
-        wrapped("recall@W: share of a token's experts that are among its first W predictions", "  ")
-        wrapped("precision@W: share of the first W predictions that are right", "  ")
+        _predictions(record, facts["model_layers"])
+
+
+def _predictions(record: dict, layers: Sequence[int]) -> None:
+    """The table by width and the one by layer of one horizon, the baselines beside what is recorded."""
+    width, ahead = record["width"], f"predictions made {record['horizon']} layer{'s' * (record['horizon'] != 1)} ahead"
+    all_of = {"recorded": record, **record["baselines"]}
+    for by, key, first in (("width W", "W", range(1, width + 1)), (f"layer at W = {width}", "layer", layers)):
+        names, values = (key,), [first]
+        for measure in ("recall", "precision"):
+            for who, found in all_of.items():
+                names += (f"{measure}@{'W' if key == 'W' else width}" if who == "recorded" else who,)
+                one = found[measure] if key == "W" else [by_width[-1] for by_width in found[f"{measure}_by_layer"]]
+                values.append(one)
+        _table(f"{ahead}, by {by}", names, zip(*values, strict=True))
+    wrapped("recall@W: share of a token's experts that are among its first W predictions", "  ")
+    wrapped("precision@W: share of the first W predictions that are right", "  ")
+    wrapped("previous, frequency: the same if the experts of the token before had been predicted, or those chosen most "
+            "often so far", "  ")  # fmt: skip
 
 
 def _meanings(facts: dict) -> dict[str, str]:
     """What the columns of the table of layers say, 0 to 1 unless told otherwise."""
-    recall = {f"recall@{record['width']}": "see below" for record in facts["predictions"]}
     return {
         "seen": f"experts chosen at least once, of {facts['n_experts']}",
         "top share": "share of all choices that fell on the expert chosen most",
@@ -48,7 +57,7 @@ def _meanings(facts: dict) -> dict[str, str]:
         "Gini": "0 if all experts are chosen alike, near 1 if a few are chosen always",
         "overlap": "share of a token's experts that the token before it chose too: what a cache lives on",
         "shuffled": "the same with the tokens in random order; overlap above it comes from their order, not from skew",
-    } | recall
+    }
 
 
 def _facts(facts: dict):

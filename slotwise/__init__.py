@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from slotwise.traces.synth import synthesise as synthesise
 
     from .compare import compare as compare
+    from .quality import plot_predictions as plot_predictions
     from .run import run as run
 
 __version__ = "0.1.0"
@@ -59,6 +60,7 @@ _HOMES = {  # public name -> the module that defines it
     "Capture": "slotwise.traces.capture",
     "capture": "slotwise.traces.capture_run",
     "describe": "slotwise.traces.stats",
+    "plot_predictions": "slotwise.quality",
     "synthesise": "slotwise.traces.synth",
     "split": "slotwise.traces.edit",
     "merge": "slotwise.traces.edit",
@@ -98,6 +100,7 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "merge",
     "open_trace",
     "parse_policy",
+    "plot_predictions",
     "regroup",
     "replay",
     "run",

@@ -10,7 +10,7 @@ import pytest
 from conftest import run, slotwise
 from trace_cases import tiny, whole
 
-from slotwise.traces import BadTrace, open_trace
+from slotwise.traces import BadTrace, Trace, open_trace
 from slotwise.traces.synth import synthesise
 
 KEYS = {
@@ -84,6 +84,26 @@ def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
         "novel, python, c",
     ):
         assert words in told
+
+
+def test_info_shows_and_draws_predictions_by_horizon_beside_their_baselines(tmp_path):
+    ids = np.argsort(np.random.default_rng(0).random((50, 3, 16)), axis=2)[..., :4]
+    Trace.from_arrays(ids, n_experts=16, predicted={1: ids, 2: ids[..., ::-1]}).save(tmp_path / "t.parquet")
+    told = slotwise("trace", "info", tmp_path / "t.parquet", "--plot", tmp_path / "p.png").stdout
+    for words in (
+        "predictions made 1 layer ahead, by width W",
+        "W  recall@W  previous  frequency  precision@W  previous  frequency",
+        "predictions made 2 layers ahead, by layer at W = 4",
+        "layer  recall@4  previous  frequency  precision@4  previous  frequency",
+    ):
+        assert words in told
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+    done = slotwise("trace", "info", tmp_path / "t.parquet", "--plot", tmp_path / "p.png", code=2)
+    assert "p.png exists; choose another name" in done.stderr
+    tiny().save(tmp_path / "bare.parquet")
+    done = slotwise("trace", "info", tmp_path / "bare.parquet", "--plot", tmp_path / "q.png", code=2)
+    assert done.stderr == "slotwise: trace bare has no recorded predictions, so there is nothing to plot\n"
+    assert not (tmp_path / "q.png").exists()
 
 
 def test_info_warns_once_about_what_is_wrong(tmp_path):

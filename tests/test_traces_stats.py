@@ -84,6 +84,70 @@ def test_recall_and_precision_by_width():
     assert record["recall_by_layer"] == [[None, None], [2 / 6, 2 / 6]]
 
 
+def test_baselines_are_the_token_before_and_the_most_chosen_so_far():
+    """Layer 1: A B | B C | A B | B D, one request. By width 1 the token before says -, A, B, A: wrong thrice.
+
+    By width 2 it says - | A B | B C | A B, of which B, B and B are right. Chosen most: nothing | A B (1 each) |
+    B A (2, 1) | B A (3, 2): by width 1 none, B, B; by width 2 B, B A, B.
+    """
+    four = [*NINE, [1, 3]]
+    (record,) = layers(four, four, predicted=np.zeros((4, 2, 2), int)).describe()["predictions"]
+    previous, frequency = record["baselines"]["previous"], record["baselines"]["frequency"]
+    assert previous["recall_by_layer"] == [[None, None], [1 / 8, 3 / 8]]
+    assert previous["precision_by_layer"] == [[None, None], [1 / 3, 3 / 6]]
+    assert frequency["recall"] == [2 / 8, 4 / 8]
+    assert frequency["precision"] == [2 / 3, 4 / 6]
+
+
+def test_the_token_before_of_a_baseline_is_of_the_same_request():
+    """Requests x: A B | A B and y: B C alternate: one token of three has one before it, and repeats it."""
+    trace = layers(NINE, NINE, request=[0, 1, 0], predicted=np.zeros((3, 2, 2), int))
+    (record,) = trace.describe()["predictions"]
+    assert record["baselines"]["previous"]["recall"] == [1 / 6, 2 / 6]
+    assert record["baselines"]["previous"]["precision"] == [1.0, 1.0]
+
+
+def test_each_horizon_has_its_own_figures_over_the_layers_it_reaches():
+    """Three layers alike. Two layers ahead only layer 2 is predicted, and its baselines are counted there alone."""
+    right = np.array([NINE, NINE, NINE]).transpose(1, 0, 2)
+    near, far = layers(NINE, NINE, NINE, predicted={1: right, 2: right[..., :1]}).describe()["predictions"]
+    assert [(r["horizon"], r["width"], r["recall"]) for r in (near, far)] == [(1, 2, [0.5, 1.0]), (2, 1, [0.5])]
+    assert near["recall_by_layer"] == [[None, None], [0.5, 1.0], [0.5, 1.0]]
+    assert far["recall_by_layer"] == [[None], [None], [0.5]]
+    assert far["baselines"]["previous"]["recall_by_layer"] == [[None], [None], [1 / 6]]
+    assert near["baselines"]["previous"]["recall"][0] == far["baselines"]["previous"]["recall"][0] == 1 / 6
+
+
+@given(case=arrays())
+def test_baselines_are_those_of_a_loop_over_tokens(case):
+    """The twin: token by token, with lists and counts in dictionaries."""
+    trace = Trace.from_arrays(**case)
+    for record in trace.describe()["predictions"]:
+        experts = trace.read("experts", 0, trace.n_tokens).astype(int)
+        request = trace.rows("request")["request"].tolist()
+        for name, rates in record["baselines"].items():
+            for layer in range(record["horizon"], trace.n_layers):
+                right, given, wanted = np.zeros(record["width"]), np.zeros(record["width"]), 0
+                counts, last = dict.fromkeys(range(trace.n_experts), 0), {}
+                for row, ids in enumerate(experts[layer].tolist()):
+                    there = ids[0] < trace.n_experts
+                    if name == "previous":
+                        said = last.get(request[row], [])
+                    else:
+                        said = sorted((e for e in counts if counts[e]), key=lambda e: (-counts[e], e))
+                    if there:
+                        wanted += len(ids)
+                        for width in range(record["width"]):
+                            right[width] += len(set(said[: width + 1]) & set(ids))
+                            given[width] += len(said[: width + 1])
+                    last[request[row]] = ids if there else []
+                    for e in ids if there else []:
+                        counts[e] += 1
+                assert rates["recall_by_layer"][layer] == [r / wanted if wanted else None for r in right]
+                expected = [r / g if g else None for r, g in zip(right, given, strict=True)]
+                assert rates["precision_by_layer"][layer] == expected
+
+
 @given(case=arrays())
 def test_any_trace_can_be_described_as_json(case):
     facts = Trace.from_arrays(**case).describe()

@@ -10,6 +10,7 @@ import numpy as np
 from .check import absent
 from .errors import BadTrace
 from .meta import check_whole
+from .quality import predictions, rate
 from .suspects import suspects
 from .trace import Trace
 
@@ -21,8 +22,7 @@ def describe(trace: Trace, seed: int = 0) -> dict[str, Any]:
 
     `overlap` is the share of a token's experts that the token before (of the same request) chose too: as it is, as it
     would be if experts were drawn evenly (top_k / n_experts), and between the tokens in an order shuffled with `seed`,
-    which keeps the skew and destroys the locality. Recall@W is the share of a token's experts found among its first W
-    predictions, precision@W the share of those predictions that are right.
+    which keeps the skew and destroys the locality. Of `predictions` see `quality.predictions`.
     """
     layers, first_seen, whole = [], [], sha256()
     check_whole("describe", "seed", seed, 0, 2**64 - 1)
@@ -58,7 +58,7 @@ def describe(trace: Trace, seed: int = 0) -> dict[str, Any]:
             "seed": seed,
         },
         "layers": {key: [layer[key] for layer in layers] for key in layers[0]},
-        "predictions": _predictions(trace),
+        "predictions": predictions(trace),
         "weights": trace.has_weights,
         "warnings": suspects(trace),
     }
@@ -86,8 +86,8 @@ def _layer(ids: np.ndarray, trace: Trace, previous: np.ndarray, shuffled: np.nda
         "top_share": float(share[-1]) if total else None,
         "entropy_bits": float(-(some * np.log2(some)).sum() + 0.0) if total else None,
         "gini": float(((2 * np.arange(1, n + 1) - n - 1) * share).sum() / n) if total else None,
-        "overlap_previous": _rate(*kernels.overlap(ids, previous, n)),
-        "overlap_shuffled": _rate(*kernels.overlap(ids, shuffled, n)),
+        "overlap_previous": rate(*kernels.overlap(ids, previous, n)),
+        "overlap_shuffled": rate(*kernels.overlap(ids, shuffled, n)),
     }
 
 
@@ -110,36 +110,6 @@ def _first_touch(first_seen: np.ndarray, trace: Trace) -> dict[str, list[int] | 
     tokens = np.unique(np.geomspace(1, trace.n_tokens, CURVE_POINTS).round().astype(int))
     touched = np.searchsorted(np.sort(first_seen), tokens, side="left")
     return {"tokens": tokens.tolist(), "experts": touched.tolist(), "of": trace.n_layers * trace.n_experts}
-
-
-def _predictions(trace: Trace) -> list[dict[str, Any]]:
-    """One record per recorded horizon: recall and precision by width, over all layers and per layer."""
-    from . import kernels
-
-    records = []
-    for horizon in trace.horizons:
-        width = trace.store.widths[horizon]
-        right, given = np.zeros((2, trace.n_layers, width), np.int64)
-        wanted = np.zeros(trace.n_layers, np.int64)
-        for block in trace.blocks(predicted=True, horizon=horizon):
-            kernels.recall(block.experts, block.predicted, trace.n_experts, horizon, right, given, wanted)
-        records.append(
-            {
-                "horizon": horizon,
-                "width": width,
-                "recall": [_rate(r, wanted.sum()) for r in right.sum(axis=0)],
-                "precision": [_rate(r, g) for r, g in zip(right.sum(axis=0), given.sum(axis=0), strict=True)],
-                "recall_by_layer": [[_rate(r, w) for r in rs] for rs, w in zip(right, wanted, strict=True)],
-                "precision_by_layer": [
-                    [_rate(r, g) for r, g in zip(*rows, strict=True)] for rows in zip(right, given, strict=True)
-                ],
-            }
-        )
-    return records
-
-
-def _rate(part, whole) -> float | None:
-    return float(part / whole) if whole else None
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -13,7 +13,7 @@ BASELINES = ("previous", "frequency")
 
 
 def predictions(trace: Trace) -> list[dict[str, Any]]:
-    """One record per recorded horizon: `recall` and `precision` by width, over all layers and per layer; None if unknown.
+    """One record per recorded horizon: `recall` and `precision` by width, over all layers and per layer; None: unknown.
 
     Recall@W is the share of a token's experts found among its first W predictions, precision@W the share of those
     predictions that are right. `baselines` holds the same figures over the same tokens and layers for `previous`, the

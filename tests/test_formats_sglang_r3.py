@@ -37,6 +37,15 @@ def test_the_rows_of_a_prompt_are_one_step_and_the_layers_are_worked_out_from_to
     assert_replays_as(trace, STEPS, tmp_path)
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint8"])
+def test_ids_may_come_in_a_smaller_type_that_the_answer_names(tmp_path, dtype):
+    said = answer(IDS.astype(dtype), routed_experts_dtype=dtype)
+    trace = open_trace(written(tmp_path, said), top_k=2, n_experts=4)
+    assert np.array_equal(whole(trace)["experts"], IDS.transpose(1, 0, 2))
+    other = written(tmp_path, answer(routed_experts_dtype="int4"))
+    assert "routed_experts_dtype='int4'; it is int32, uint16, uint8" in refusal(other, top_k=2, n_experts=4)
+
+
 @pytest.mark.filterwarnings("ignore:.*a warm-up run")
 def test_lists_lines_indented_json_and_chat_completions_are_read_alike(tmp_path):
     two = [answer(), answer(id="a2")]

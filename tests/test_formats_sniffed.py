@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import test_formats_llama_callback as callback
 import test_formats_llama_moe_bin as streams
 import test_formats_llama_moe_trace as tables
 import test_formats_logs as logs
@@ -15,6 +16,7 @@ from slotwise.traces.opening import _modules
 
 FILES = [
     ("capture", MAGIC + b"{}\n"),
+    ("llama-callback", callback.log(callback.PROMPT)),
     ("llama-moe-bin", streams.bare()),
     ("llama-moe-bin", streams.mblt()),
     ("llama-moe-trace", tables.PLACED),

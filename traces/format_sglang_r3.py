@@ -4,6 +4,7 @@ What /generate returns with return_routed_experts: one answer, a list of them, o
 one a line; chat completions are read too (choices[].meta_info). Of meta_info:
 
   routed_experts            base64 of raw int32 [rows, layers, k]
+  routed_experts_dtype      int32 unless it says uint16 or uint8
   prompt_tokens             tokens of the prompt
   completion_tokens         tokens that were generated
   routed_experts_start_len  position of the first row, else 0
@@ -38,6 +39,7 @@ description = "JSON answers of /generate: meta_info.routed_experts, base64 of ra
 source = "sgl-project/sglang, return_routed_experts"
 
 MOST = 2**31 - 1
+DTYPES = {"int32": "<i4", "uint16": "<u2", "uint8": "u1"}
 PAYLOAD = re.compile(rb'"routed_experts"\s*:\s*"(?!k05VTVBZ)')  # that much of base64 begins a NumPy file: vLLM's
 
 
@@ -127,10 +129,13 @@ def _request(where: str, info: dict, k: int) -> Request:
     start = 0
     if info.get("routed_experts_start_len") is not None:
         start = whole(where, info, "routed_experts_start_len", 0, MOST)
+    said = info.get("routed_experts_dtype", "int32")
+    if not isinstance(said, str) or said not in DTYPES:
+        raise BadTrace(f"{where}: routed_experts_dtype={short(said)}; it is {', '.join(DTYPES)}")
     try:
-        ids = np.frombuffer(base64.b64decode(info["routed_experts"], validate=True), "<i4")
+        ids = np.frombuffer(base64.b64decode(info["routed_experts"], validate=True), DTYPES[said]).astype(np.int32)
     except ValueError as error:
-        raise BadTrace(f"{where}: routed_experts is not base64 of int32 ({short(str(error))}); truncated?") from None
+        raise BadTrace(f"{where}: routed_experts is not base64 of {said} ({short(str(error))}); truncated?") from None
     n = prompt + completion - 1 - start
     if n < 1 or not len(ids):
         raise BadTrace(

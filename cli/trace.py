@@ -7,10 +7,9 @@ import click
 
 import slotwise
 
-from .progress import working
 from .trace_edit import cut, merge, regroup, split
 from .trace_export import export
-from .trace_output import check_output, force_option, save
+from .trace_output import advancing, check_output, force_option, read_bytes, save
 
 
 @click.group(
@@ -41,9 +40,8 @@ def import_(sources, output, force, name, **hints):
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
     check_output(output, force)
-    with working() as progress:
-        progress(0, None, "reading")
-        trace = slotwise.open_trace(sources, name, **hints)
+    with advancing(read_bytes(sources), "reading") as advance:
+        trace = slotwise.open_trace(sources, name, advance=advance, **hints)
     save(trace, output)
 
 

@@ -33,17 +33,23 @@ def save(trace, output, *, quiet=False):
 
 
 @contextmanager
-def advancing(total):
-    """A bar for work over `total` rows; yields the function that is told of every few more."""
+def advancing(total, doing="writing"):
+    """A bar for work over `total` rows, or bytes; yields the function that is told of every few more."""
     done = 0
 
-    def advance(rows):
+    def advance(more):
         nonlocal done
-        done += rows
-        show(done, total, "writing")
+        done += more
+        show(done, total, doing)
 
     with working() as show:
+        show(0, total, doing)
         yield advance
+
+
+def read_bytes(sources):
+    """How many bytes these files have; a name that is no file counts nothing, and is told of by who opens it."""
+    return sum(path.stat().st_size for path in map(Path, sources) if path.is_file())
 
 
 def told(output):

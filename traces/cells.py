@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .errors import BadTrace
-from .importing import ranked, short, warn
+from .importing import by_weight, short, warn
 from .meta import MAX_EXPERTS, check_whole
+from .passes import CELLS
 
 
 class Cells:
@@ -26,12 +27,16 @@ class Cells:
                 check_whole(str(path), name, value, 1, MAX_EXPERTS)
         self.path, self.unit = path, unit
         self.n_experts, self.top_k = n_experts, top_k
-        self.largest, self._weightless = -1, 0
+        self.count, self._weightless, self._reranked = 0, 0, False
+        self._clear()
+
+    def _clear(self) -> None:
         self._token, self._layer, self._ids, self._weights = array("q"), array("q"), array("q"), array("d")
         self._at = array("q")
 
-    def __len__(self) -> int:
-        return len(self._at)
+    def full(self) -> bool:
+        """Whether so many records are held that `grid` should be called where the tokens so far are whole."""
+        return len(self._at) >= CELLS
 
     def add(self, at: int, token: int, layer: int, ids: Any, weights: Any) -> None:
         """The record of number `at`: the row it belongs to, the model's layer number, k ids, and k weights or none."""
@@ -55,7 +60,7 @@ class Cells:
             self._weights.extend(weights)
         else:
             self._weightless += 1
-        self.largest = max(self.largest, *ids)
+        self.count += 1
         self._ids.extend(ids)
         self._token.append(token)
         self._layer.append(layer)
@@ -65,7 +70,7 @@ class Cells:
         """(experts `[tokens, layers, k]`, -1 where absent; weights likewise or None; the model's layer numbers).
 
         Every token has every layer once; those marked in `pruned [tokens]` may lack the last one. `name` is what a
-        message calls a token.
+        message calls a token. The records are let go, and what is added then is about other tokens, again from 0.
         """
         where = str(self.path)
         token, layer = np.frombuffer(self._token, np.int64), np.frombuffer(self._layer, np.int64)
@@ -92,12 +97,21 @@ class Cells:
         k = self.top_k or 1
         experts = np.full((n * width, k), -1, np.int32)
         experts[cell] = np.frombuffer(self._ids, np.int64).reshape(-1, k)
-        experts = experts.reshape(n, width, k)
-        if self._weightless:
-            if self._weights:
-                warn(where, f"{self._weightless} of {len(self)} records have no weights; all weights are left out")
-            return experts, None, layers.tolist()
-        weights = np.zeros((n * width, k))
-        weights[cell] = np.frombuffer(self._weights, np.float64).reshape(-1, k)
-        experts, weights = ranked(where, experts, weights.reshape(n, width, k))
+        experts, weights = experts.reshape(n, width, k), None
+        if not self._weightless:
+            weights = np.zeros((n * width, k))
+            weights[cell] = np.frombuffer(self._weights, np.float64).reshape(-1, k)
+            experts, weights, changed = by_weight(experts, weights.reshape(n, width, k))
+            if changed and not self._reranked:
+                warn(where, "top-k was not in order of weight; ranked by weight")
+                self._reranked = True
+        self._clear()
         return experts, weights, layers.tolist()
+
+    def end(self) -> None:
+        """Warns if weights were left out since some records have none."""
+        if 0 < self._weightless < self.count:
+            warn(
+                str(self.path),
+                f"{self._weightless} of {self.count} records have no weights; all weights are left out",
+            )

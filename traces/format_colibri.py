@@ -40,7 +40,7 @@ def read(
 ) -> Trace:
     """One file."""
     path = one_path(paths, "a routing log of this engine")
-    passes = Passes(path, by_row=True, top_k=top_k)
+    passes = Passes(path, by_row=True, n_experts=n_experts, top_k=top_k)
     last = None
     for at, line in whole_lines(path):
         found = LINE.fullmatch(line)
@@ -59,7 +59,6 @@ def read(
         passes.add(at, layer, row, [int(e) for e, _ in pairs], [float(gate) for _, gate in pairs], opens=opens)
         last = call, row, layer
     return passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         model=model or "",
         captured_by="colibri",

@@ -52,7 +52,8 @@ def read(
     path = one_path(paths, "a demand log")
     lines = list(_lines(path))
     k = top_k or min((told or len(ids) for *_, ids, told in lines), default=1)
-    passes, before, unions = Passes(path, by_row=any(told for *_, told in lines), top_k=top_k), -1, 0
+    passes = Passes(path, by_row=any(told for *_, told in lines), n_experts=n_experts, top_k=top_k)
+    before, unions = -1, 0
     for step, group in groupby(lines, key=lambda line: line[1]):
         of_step = list(group)
         rows = max(-(-len(ids) // k) for *_, ids, told in of_step if not told) if not of_step[0][4] else 0
@@ -76,7 +77,6 @@ def read(
             "recency are the log's, routed pairs are too many",
         )
     return passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         model=model or "",
         source=f"demand-log: {path.name}",

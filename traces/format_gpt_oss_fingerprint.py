@@ -35,8 +35,8 @@ source = "GPT-OSS MoE expert fingerprinting"
 class _Named(Passes):
     """Cells that messages call by their place in the JSON."""
 
-    def __init__(self, path: Path, top_k: int | None) -> None:
-        super().__init__(path, by_row=False, top_k=top_k)
+    def __init__(self, path: Path, n_experts: int | None, top_k: int | None) -> None:
+        super().__init__(path, by_row=False, n_experts=n_experts, top_k=top_k)
         self.names: list[str] = []
 
     def refuse(self, at: int, why: str) -> NoReturn:
@@ -67,7 +67,7 @@ def read(
     entries = record.get("router_data") if isinstance(record, dict) else None
     if not isinstance(entries, list):
         raise BadTrace(f"{path}: no list 'router_data'")
-    passes = _Named(path, top_k)
+    passes = _Named(path, n_experts, top_k)
     for request, entry in enumerate(entries):
         place = f"router_data[{request}]"
         for n, (token, layers) in enumerate(_numbered(path, place, entry, "token", TOKENS)):
@@ -89,7 +89,6 @@ def read(
                     opens=len(passes.names) > 1 and passes.token[-1] != token,
                 )
     return passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         model=model or "",
         source=f"gpt-oss-fingerprint: {path.name}",

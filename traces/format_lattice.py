@@ -40,7 +40,7 @@ def read(
 ) -> Trace:
     """One file."""
     path = one_path(paths, "a routing log of this kind")
-    passes = Passes(path, by_row=False, restarts=True, top_k=top_k)
+    passes = Passes(path, by_row=False, restarts=True, n_experts=n_experts, top_k=top_k)
     for at, where, record in records(path):
         passes.add(
             at,
@@ -49,4 +49,4 @@ def read(
             numbers(where, record, "selected_ids", whole=True),
             numbers(where, record, "gate_weights", whole=False) if record.get("gate_weights") else (),
         )
-    return passes.trace(n_experts=n_experts, row_bytes=row_bytes, model=model or "", source=f"lattice: {path.name}")
+    return passes.trace(row_bytes=row_bytes, model=model or "", source=f"lattice: {path.name}")

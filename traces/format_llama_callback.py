@@ -30,6 +30,7 @@ from pathlib import Path
 
 from .errors import BadTrace
 from .passes import LONGEST, Passes, one_path, short_bytes
+from .reading import lines
 from .trace import Trace
 
 name = "llama-callback"
@@ -60,11 +61,10 @@ def read(
 ) -> Trace:
     """One file."""
     path = one_path(paths, "the log of a run")
-    passes = Passes(path, by_row=True, top_k=top_k)
+    passes = Passes(path, by_row=True, n_experts=n_experts, top_k=top_k)
     for at, layer, row, ids in _rows(path):
         passes.add(at, layer, row, ids)
     return passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         model=model or "",
         captured_by="llama.cpp",
@@ -76,7 +76,7 @@ def _rows(path: Path) -> Iterator[tuple[int, int, int, list[int]]]:
     """(line, layer, row of the tensor, ids) of each token of each tensor; every tensor is there as a whole."""
     layer = k = n = row = 0
     with path.open("rb") as file:
-        for at, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+        for at, line in enumerate(lines(file, LONGEST), 1):
             if head := HEAD.search(line):
                 _whole(path, at, layer, row, n)
                 layer, k, n, row = int(head[1]), int(head[2]), int(head[3]), 0

@@ -65,11 +65,10 @@ def read(
 ) -> Trace:
     """One file."""
     path = one_path(paths, "a stream of this format")
-    passes = Passes(path, "byte", by_row=True, top_k=top_k)
+    passes = Passes(path, "byte", by_row=True, n_experts=n_experts, top_k=top_k)
     with path.open("rb") as file:
-        recorded = _records(file, passes, path.stat().st_size)
+        _records(file, passes, path.stat().st_size)
     return passes.trace(
-        n_experts=n_experts or recorded,
         row_bytes=row_bytes,
         model=model or "",
         captured_by="llama.cpp",
@@ -77,8 +76,8 @@ def read(
     )
 
 
-def _records(file: BinaryIO, passes: Passes, size: int) -> int | None:
-    """Reads every record into `passes`; the number of experts, if a header says it."""
+def _records(file: BinaryIO, passes: Passes, size: int) -> None:
+    """Reads every record into `passes`, and the number of experts, if a header says it."""
     n_experts, opens, at = None, False, 0
     mblt = file.read(4) == struct.pack("<I", MAGIC)
     file.seek(0)
@@ -94,6 +93,7 @@ def _records(file: BinaryIO, passes: Passes, size: int) -> int | None:
             if not 0 < third <= MAX_EXPERTS:
                 passes.refuse(at + 8, f"n_expert {third}, but it is a number from 1 to {MAX_EXPERTS}")
             n_experts, opens, at = third, at > 0, at + 12
+            passes.pieces.n_experts = passes.pieces.n_experts or third
             continue
         n, k = (third, second) if mblt else (second, third)
         if not (0 <= first < MAX_LAYERS and n >= 0 and 0 < k <= MAX_K):
@@ -106,4 +106,3 @@ def _records(file: BinaryIO, passes: Passes, size: int) -> int | None:
         at += 12 + 4 * n * k
     if mblt and n_experts is None:
         raise BadTrace(f"{passes.path}: no header")
-    return n_experts

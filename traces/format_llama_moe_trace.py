@@ -54,7 +54,7 @@ def read(
     _, first = next(whole_lines(path), (0, b""))
     if COUNTED.fullmatch(first):
         raise BadTrace(_counted(path))
-    passes, positions = Passes(path, by_row=True, top_k=top_k), []
+    passes, positions = Passes(path, by_row=True, n_experts=n_experts, top_k=top_k, whole=True), []
     row, last = 0, None
     for at, position, layer, decode, ids, opens in _ranked(path) if first == HEAD else _placed(path):
         row = row + 1 if last == (layer, decode) and not opens else 0
@@ -63,7 +63,6 @@ def read(
         last = layer, decode
     _restarts(passes, positions)
     return passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         model=model or "",
         captured_by="llama.cpp",

@@ -19,15 +19,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .cells import Cells
 from .errors import BadTrace
-from .importing import guessed_n_experts, request_columns, short
+from .importing import request_columns, short
 from .json_lines import first_record, records, text, whole
 from .meta import MAX_EXPERTS, MAX_LAYERS
+from .pieces import Pieces
 from .trace import Trace
 
 name = "moe-cache-lab"
@@ -42,19 +43,6 @@ def sniff(path: Path, head: bytes) -> bool:
     return first_record(path, head).get("format") == FORMAT
 
 
-class Request(NamedTuple):
-    """One file: arrays `[tokens, layers, k]`, columns `[tokens]`, and what its metadata says."""
-
-    experts: np.ndarray
-    weights: np.ndarray | None
-    layers: list[int]
-    position: np.ndarray
-    token_id: np.ndarray
-    n_prompt: int
-    largest: int
-    said: dict[str, Any]
-
-
 def read(
     paths: Sequence[Path],
     *,
@@ -64,53 +52,40 @@ def read(
     model: str | None = None,
 ) -> Trace:
     """One file, or one per request (their models, layers and k must agree; they are strung together)."""
-    parts = [_request(path, n_experts, top_k) for path in paths]
-    first = parts[0]
-    for path, part in zip(paths, parts, strict=True):
-        for what, here, there in (
-            ("model_id", part.said["model_id"], first.said["model_id"]),
-            ("num_experts", part.said["num_experts"], first.said["num_experts"]),
-            ("layers", part.layers, first.layers),
-            ("top_k", part.experts.shape[2], first.experts.shape[2]),
-        ):
-            if here != there:
+    heads = [_metadata(*next(records(path), (1, str(path), {}))[1:]) for path in paths]
+    said = heads[0]
+    pieces, lengths = Pieces(str(paths[0]), n_experts or said["num_experts"]), []
+    for i, (path, head) in enumerate(zip(paths, heads, strict=True)):
+        for what in ("model_id", "num_experts"):
+            if head[what] != said[what]:
                 raise BadTrace(
-                    f"{path}: {what} {short(here)}, but {short(there)} in {paths[0]}; one capture's files agree"
+                    f"{path}: {what} {short(head[what])}, but {short(said[what])} in {paths[0]}; one capture's files "
+                    "agree"
                 )
-    where = str(paths[0])
-    lengths, prompts = np.array([[len(part.position), part.n_prompt] for part in parts]).T
-    columns = request_columns(lengths, prompts, np.zeros_like(lengths))
-    tokens = np.concatenate([part.token_id for part in parts])
-    weights = [part.weights for part in parts if part.weights is not None]
-    return Trace.from_arrays(
-        np.concatenate([part.experts for part in parts]),
-        n_experts=n_experts or first.said["num_experts"] or guessed_n_experts(where, max(p.largest for p in parts)),
-        weights=np.concatenate(weights) if len(weights) == len(parts) else None,
-        **columns | {"position": np.concatenate([part.position for part in parts])},
-        token_id=tokens if (tokens >= 0).any() else None,
-        model=model or first.said["model_id"],
-        revision=first.said["model_revision"],
-        model_layers=first.layers,
-        row_bytes=None if row_bytes is None else [row_bytes] * len(first.layers),
+        lengths.append(_request(path, i, pieces, top_k or head["experts_per_token"]))
+    return pieces.trace(
+        model=model or said["model_id"],
+        revision=said["model_revision"],
+        row_bytes=row_bytes,
         name=paths[0].stem,
-        where=where,
-        captured_by=first.said["capture_method"],
-        captured_at=first.said["created_at"],
+        captured_by=said["capture_method"],
+        captured_at=said["created_at"],
         source="moe-cache-lab: " + ", ".join(path.name for path in paths),
-        requests=[
-            {"id": i, "label": path.stem if len(paths) > 1 else None, "prompt_tokens": part.n_prompt}
-            for i, (path, part) in enumerate(zip(paths, parts, strict=True))
-        ],
+        requests=tuple(
+            {"id": i, "label": path.stem if len(paths) > 1 else None, "prompt_tokens": n}
+            for i, (path, n) in enumerate(zip(paths, lengths, strict=True))
+        ),
     )
 
 
-def _request(path: Path, n_experts: int | None, top_k: int | None) -> Request:
+def _request(path: Path, request: int, pieces: Pieces, top_k: int | None) -> int:
+    """The records of one file into `pieces`; how many tokens its prompt has."""
     lines = records(path)
-    said = _metadata(*next(lines, (1, str(path), {}))[1:])
-    cells = Cells(path, "line", n_experts or said["num_experts"], top_k or said["experts_per_token"])
-    rows: dict[int, int] = {}  # of a token, by its position
+    next(lines, None)
+    cells = Cells(path, "line", pieces.n_experts, top_k)
+    rows: dict[int, int] = {}  # of a token among those that are held, by its position
     tokens: list[int] = []
-    before, n_prompt = (-1, -1, -1), 0
+    before, n_prompt, last = (-1, -1, -1), 0, -1
     for at, where, record in lines:
         if record.get("record_type") != "routing_selection":
             raise BadTrace(
@@ -128,25 +103,42 @@ def _request(path: Path, n_experts: int | None, top_k: int | None) -> Request:
                 "layer, then generated ones token by token (two captures in one file? import them as two files)"
             )
         before = now
+        if cells.full() and phase == "generated" and position not in rows:
+            last = _put(path, request, pieces, cells, list(rows), tokens, n_prompt, last)
+            rows, tokens = {}, []
         row = rows.setdefault(position, len(rows))
         token = -1 if record.get("token_id") is None else whole(where, record, "token_id", 0, MOST)
         if row == len(tokens):
             tokens.append(token)
             n_prompt += phase == "prompt"
-        elif phase == "generated" and row < n_prompt:
+        elif phase == "generated" and row < n_prompt and last < 0:
             raise BadTrace(f"{where}: position {position} is generated, but it was part of the prompt")
         elif token != tokens[row]:
             raise BadTrace(f"{where}: token_id {token} at position {position}, but {tokens[row]} at the layer before")
         cells.add(at, row, layer, record.get("selected_experts"), record.get("selected_probabilities"))
     if not rows:
         raise BadTrace(f"{path}: a metadata record and no routing_selection (truncated?)")
-    position = np.array(list(rows))
+    _put(path, request, pieces, cells, list(rows), tokens, n_prompt, last)
+    cells.end()
+    return n_prompt
+
+
+def _put(
+    path: Path, request: int, pieces: Pieces, cells: Cells, rows: list[int], tokens: list[int], n_prompt: int, last: int
+) -> int:
+    """The tokens that are held, at the positions `rows` after position `last`, become a piece; the last position."""
+    position = np.array([last, *rows])
     falls = np.flatnonzero(np.diff(position) <= 0)
     if falls.size:
         a, b = position[falls[0] : falls[0] + 2]
         raise BadTrace(f"{path}: position {b} follows {a}; positions rise, the prompt's before the generated ones")
-    experts, weights, layers = cells.grid(lambda row: f"position {position[row]}", np.arange(len(rows)) < n_prompt)
-    return Request(experts, weights, layers, position, np.array(tokens), n_prompt, cells.largest, said)
+    n_prompt = n_prompt if last < 0 else 0  # of these tokens: the first piece has the prompt as a whole
+    columns = request_columns(np.array([len(rows)]), np.array([n_prompt]), np.zeros(1, np.int64))
+    columns |= {"request": columns["request"] + request, "step": columns["step"] + pieces.n_steps}
+    columns |= {"position": position[1:], "token_id": np.array(tokens)}
+    experts, weights, layers = cells.grid(lambda row: f"position {rows[row]}", np.arange(len(rows)) < n_prompt)
+    pieces.add(columns, layers, experts, weights)
+    return int(position[-1])
 
 
 def _metadata(where: str, record: dict) -> dict[str, Any]:

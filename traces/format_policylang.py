@@ -30,10 +30,11 @@ import numpy as np
 
 from .cells import Cells
 from .errors import BadTrace
-from .importing import guessed_n_experts, request_columns, short, warn
+from .importing import request_columns, short, warn
 from .json_lines import first_record, records, text, whole
 from .meta import MAX_EXPERTS, MAX_LAYERS
 from .parquet import decoding
+from .pieces import Pieces
 from .trace import Trace
 
 name = "policylang"
@@ -79,37 +80,33 @@ def read(
         stored = file.read(4) == b"PAR1"
     said, found = _parquet(path) if stored else _json(path)
     cells = Cells(path, "row" if stored else "line", n_experts or said["num_experts"], top_k or said["top_k"])
-    tokens = _tokens(path, found, cells)
-    n = len(tokens.position)
-    if said["num_entries"] not in (None, len(cells)):
-        raise BadTrace(f"{path}: {len(cells)} records, but its header says {said['num_entries']}; truncated?")
-    if not n:
+    pieces, requests = Pieces(str(path), cells.n_experts), []
+    for tokens in _prompts(path, found, cells):
+        prompt, position = np.array(tokens.prompt), np.array(tokens.position)
+        starts = np.append(np.flatnonzero(np.append(True, prompt[1:] != prompt[:-1])), len(prompt))
+        prefill, lengths = tokens.prefill(path, starts), np.diff(starts)
+        columns = request_columns(lengths, prefill, np.zeros_like(lengths))
+        columns |= {"position": position, "token_id": np.array(tokens.token_id)}
+        columns["request"] += len(requests)
+        columns["step"] += pieces.n_steps
+        experts, weights, layers = cells.grid(tokens.name, columns["phase"] == 0)
+        pieces.add(columns, layers, experts, weights)
+        requests += [
+            {"id": len(requests) + i, "label": f"prompt {prompt[start]}", "prompt_tokens": int(prefill[i])}
+            for i, start in enumerate(starts[:-1])
+        ]
+    if said["num_entries"] not in (None, cells.count):
+        raise BadTrace(f"{path}: {cells.count} records, but its header says {said['num_entries']}; truncated?")
+    if not cells.count:
         raise BadTrace(f"{path}: no records; a trace needs at least one token")
-    prompt, position = np.array(tokens.prompt), np.array(tokens.position)
-    starts = np.append(np.flatnonzero(np.append(True, prompt[1:] != prompt[:-1])), n)
-    prefill = tokens.prefill(path, starts)
-    lengths = np.diff(starts)
-    columns = request_columns(lengths, prefill, np.zeros_like(lengths)) | {"position": position}
-    experts, weights, layers = cells.grid(
-        lambda row: f"prompt {prompt[row]} token {position[row]}", columns["phase"] == 0
-    )
-    return Trace.from_arrays(
-        experts,
-        weights=weights,
-        n_experts=cells.n_experts or guessed_n_experts(str(path), cells.largest),
-        **columns,
-        token_id=np.array(tokens.token_id) if max(tokens.token_id) >= 0 else None,
+    cells.end()
+    return pieces.trace(
         model=model or said["model_name"] or "",
-        model_layers=layers,
-        row_bytes=None if row_bytes is None else [row_bytes] * len(layers),
+        row_bytes=row_bytes,
         name=path.stem,
-        where=str(path),
         captured_by="moe-policylang",
         source=f"policylang: {path.name}",
-        requests=[
-            {"id": i, "label": f"prompt {prompt[start]}", "prompt_tokens": int(prefill[i])}
-            for i, start in enumerate(starts[:-1])
-        ],
+        requests=tuple(requests),
     )
 
 
@@ -123,6 +120,9 @@ class Tokens:
         self.phase: list[str | None] = []
         self.first_run: dict[int, int] = {}  # records in a row at the first layer of a prompt
         self.n_layers = 0
+
+    def name(self, row: int) -> str:
+        return f"prompt {self.prompt[row]} token {self.position[row]}"
 
     def prefill(self, path: Path, starts: np.ndarray) -> np.ndarray:
         """How many first tokens of each prompt are its prefill."""
@@ -140,10 +140,10 @@ class Tokens:
         return np.array(out)
 
 
-def _tokens(path: Path, found: Iterator[tuple[int, str, dict]], cells: Cells) -> Tokens:
-    """Every record into `cells`, and the tokens that they are about."""
-    tokens, rows, layers = Tokens(), {}, set()
-    first_layer, running = -1, False
+def _prompts(path: Path, found: Iterator[tuple[int, str, dict]], cells: Cells) -> Iterator[Tokens]:
+    """Every record into `cells`, and the tokens that they are about: whole prompts, each time that many are held."""
+    tokens, rows, layers, seen = Tokens(), {}, set(), set()
+    first_layer, running, before = -1, False, -1
     for at, where, record in found:
         p = whole(where, record, "p", 0, MOST) if "p" in record else 0
         t, layer = whole(where, record, "t", 0, MOST), whole(where, record, "l", 0, MAX_LAYERS)
@@ -151,14 +151,18 @@ def _tokens(path: Path, found: Iterator[tuple[int, str, dict]], cells: Cells) ->
         if phase not in (None, "prefill", "decode"):
             raise BadTrace(f"{where}: phase {short(phase)}; it is prefill or decode")
         token = -1 if token is None else whole(where, record, "ti", 0, MOST)
+        if cells.full() and p != tokens.prompt[-1]:
+            tokens.n_layers = len(layers)
+            yield tokens
+            tokens, rows = Tokens(), {}
         row = rows.setdefault((p, t), len(rows))
         if row == len(tokens.prompt):
             opens = not row or p != tokens.prompt[-1]
-            if opens and p in tokens.first_run:
-                raise BadTrace(
-                    f"{where}: prompt {p} again, after prompt {tokens.prompt[-1]}; prompts follow each other"
-                )
+            if opens and p in seen:
+                raise BadTrace(f"{where}: prompt {p} again, after prompt {before}; prompts follow each other")
             if opens:
+                seen.add(p)
+                before = p
                 tokens.first_run[p], first_layer, running = 0, layer, True
             elif t < tokens.position[-1]:
                 raise BadTrace(f"{where}: token {t} of prompt {p} after token {tokens.position[-1]}; tokens rise")
@@ -175,8 +179,9 @@ def _tokens(path: Path, found: Iterator[tuple[int, str, dict]], cells: Cells) ->
         tokens.first_run[p] += running
         layers.add(layer)
         cells.add(at, row, layer, record.get("e"), record.get("s"))
-    tokens.n_layers = len(layers)
-    return tokens
+    if tokens.prompt:
+        tokens.n_layers = len(layers)
+        yield tokens
 
 
 def _json(path: Path) -> tuple[dict[str, Any], Iterator[tuple[int, str, dict]]]:

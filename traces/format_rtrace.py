@@ -64,16 +64,16 @@ def read(
         left, over = divmod(path.stat().st_size - 16, kind.itemsize)
         if over:
             raise BadTrace(f"{path}: {over} bytes after {left} records of {kind.itemsize}; truncated?")
-        passes = Passes(path, "record", by_row=False, restarts=True)
+        passes = Passes(path, "record", by_row=False, restarts=True, n_experts=recorded)
         while left:
             n = min(left, max(CHUNK // kind.itemsize, 1))
             _take(passes, np.frombuffer(file.read(n * kind.itemsize), kind), top_k)
             left -= n
-    return passes.trace(n_experts=recorded, row_bytes=row_bytes, model=model or "", source=f"rtrace: {path.name}")
+    return passes.trace(row_bytes=row_bytes, model=model or "", source=f"rtrace: {path.name}")
 
 
 def _take(passes: Passes, some: np.ndarray, top_k: int) -> None:
-    first, probs = len(passes.at) + passes.padding, some["probs"]
+    first, probs = passes.count + passes.padding, some["probs"]
     wrong = ~((probs >= 0) & (probs < np.inf)).all(axis=1)
     if wrong.any():
         at = int(np.argmax(wrong))

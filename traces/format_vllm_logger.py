@@ -45,12 +45,12 @@ def read(
 ) -> Trace:
     """One file."""
     path = one_path(paths, "a routing log of vLLM")
-    passes = Passes(path, by_row=False, top_k=top_k)
+    passes = Passes(path, by_row=False, n_experts=n_experts, top_k=top_k)
     requests: dict[tuple[int, str], int] = {}  # (file, req_id) -> request
     heads, unnamed, opens = 0, 0, False
     for at, where, record in records(path):
         if record.get("type") == "meta":
-            heads, opens = heads + 1, len(passes.at) > 0
+            heads, opens = heads + 1, passes.count > 0
             model = model or text(where, record, "model_id")
             if top_k is None and record.get("top_k") is not None:
                 passes.top_k = whole(where, record, "top_k", 1, MAX_EXPERTS)
@@ -73,7 +73,6 @@ def read(
         )
         opens = False
     trace = passes.trace(
-        n_experts=n_experts,
         row_bytes=row_bytes,
         labels=[label for _, label in requests] or None,
         model=model or "",

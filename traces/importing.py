@@ -36,13 +36,20 @@ def numbers(where: str, record: dict, key: str, *, whole: bool) -> list:
     return value
 
 
-def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both arrays with every top-k (last axis) in falling order of weight, ties as they were; warns if any changed."""
+def by_weight(experts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Both arrays with every top-k (last axis) in falling order of weight, ties as they were; whether any changed."""
     if not np.isfinite(weights).all() or not (weights[..., 1:] > weights[..., :-1]).any():
-        return experts, weights  # what is not finite is reported with its row later
+        return experts, weights, False  # what is not finite is reported with its row later
     order = np.argsort(-weights, axis=-1, kind="stable")
-    warn(where, "top-k was not in order of weight; ranked by weight")
-    return np.take_along_axis(experts, order, -1), np.take_along_axis(weights, order, -1)
+    return np.take_along_axis(experts, order, -1), np.take_along_axis(weights, order, -1), True
+
+
+def ranked(where: str, experts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both arrays `by_weight`; warns if any changed."""
+    experts, weights, changed = by_weight(experts, weights)
+    if changed:
+        warn(where, "top-k was not in order of weight; ranked by weight")
+    return experts, weights
 
 
 def moe_layers(where: str, experts: np.ndarray) -> np.ndarray:

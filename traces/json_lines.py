@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .errors import BadTrace
 from .importing import short, warn
+from .reading import lines
 
 LONGEST = 1 << 24  # bytes of a line; a router's whole softmax and logits over 512 experts take 20 kB
 
@@ -27,10 +28,8 @@ def first_record(path: Path, head: bytes) -> dict:
 
 def records(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, str, dict]]:
     """(line, file and line for messages, object) of each line that is not blank; BadTrace if one is no JSON object."""
-    at = 0
     with path.open("rb") as file:
-        while line := file.readline(longest):
-            at += 1
+        for at, line in enumerate(lines(file, longest), 1):
             where = f"{path} line {at}"
             if not line.strip():
                 continue

@@ -87,7 +87,7 @@ def build(
             "horizon": h,
         }
     meta = checked(Meta(n_layers=n_layers, n_experts=n_experts, top_k=top_k, **record), where)
-    columns = _rows(where, n, request, step, position, phase, token_id)
+    columns = columns_of(where, n, request, step, position, phase, token_id)
     arrays = {"experts": _ids(ids, meta.n_experts, where, "experts", strict=True)}
     for layer in range(n_layers):
         check_ids(arrays["experts"][layer], meta.n_experts, where, layer)
@@ -131,9 +131,16 @@ def groups(step: np.ndarray, group_rows: int | None) -> np.ndarray:
     return np.array(cuts if cuts[-1] == n else [*cuts, n])
 
 
-def _rows(
-    where: str, n: int, request: Any, step: Any, position: Any, phase: Any, token_id: Any
+def columns_of(
+    where: str,
+    n: int,
+    request: Any = None,
+    step: Any = None,
+    position: Any = None,
+    phase: Any = None,
+    token_id: Any = None,
 ) -> dict[str, np.ndarray]:
+    """The small columns as they are stored, `[n]` each, checked; what is not given is as `Trace.from_arrays` says."""
     given = {
         "request": np.zeros(n, np.int32) if request is None else request,
         "step": np.arange(n) if step is None else step,

@@ -6,13 +6,14 @@ import difflib
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .errors import BadTrace, TraceWarning, warn_caller
 from .files import check_source
+from .reading import telling
 from .trace import Trace
 
 SAMPLE = Path(__file__).with_name("sample.parquet")
@@ -21,12 +22,16 @@ SAMPLE = Path(__file__).with_name("sample.parquet")
 def open_trace(
     path: str | Path | Sequence[str | Path],
     format: str | None = None,  # noqa: A002 - the word of the command line
+    *,
+    advance: Callable[[int], None] | None = None,
     **hints: Any,
 ) -> Trace:
     """Open a trace file, or the shipped trace `"sample"`. The format is sniffed from the content unless named.
 
-    Several paths are one capture kept in several files (a file per layer, or per request). Foreign files are read into
-    memory and may warn (`TraceWarning`); `hints` tell what they do not say: `n_experts`, `top_k`, `row_bytes`, `model`.
+    Several paths are one capture kept in several files (a file per layer, or per request). Foreign files are read as a
+    whole and may warn (`TraceWarning`); what engines write line by line takes little memory, since many rows go to a
+    temporary file. `advance(n)` is called after every n bytes of text, for a progress bar. `hints` tell what a file
+    does not say: `n_experts`, `top_k`, `row_bytes`, `model`.
     Raises BadTrace with one line, or the operating system's FileNotFoundError and PermissionError.
     """
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
@@ -57,7 +62,8 @@ def open_trace(
             f"no trace format named {name!r}; known: {', '.join(['slotwise', *modules])}."
             + (f" Did you mean {near[0]!r}?" if near else "")
         )
-    trace = modules[name].read(paths, **hints)
+    with telling(advance):
+        trace = modules[name].read(paths, **hints)
     from .suspects import suspects
 
     for text in suspects(trace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,12 +11,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .errors import BadTrace
-from .importing import guessed_n_experts, ranked, short, warn
-from .meta import MAX_LAYERS
+from .importing import by_weight, short, warn
+from .meta import MAX_EXPERTS, MAX_LAYERS
+from .pieces import Pieces
+from .reading import lines
 from .trace import Trace
 
 TOKENS = 2**31  # labels of tokens lie below
 LONGEST = 1 << 24  # bytes of a line
+CELLS = 1 << 16  # about so many are put together at a time
 
 
 def one_path(paths: Sequence[Path], what: str) -> Path:
@@ -28,7 +32,7 @@ def one_path(paths: Sequence[Path], what: str) -> Path:
 def whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """(number from 1, line) of each line that is not blank. An engine ends its lines, so one without end is cut off."""
     with path.open("rb") as file:
-        for at, line in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+        for at, line in enumerate(lines(file, LONGEST), 1):
             if not line.endswith(b"\n"):
                 raise BadTrace(f"{path} line {at}: {short_bytes(line)} has no end of line; truncated?")
             if line.strip():
@@ -48,13 +52,31 @@ class Passes:
     is decode for it, with more it is prefill, unless `decode` says so itself. A prefill after decode opens a request,
     and so does `opens`, and with `restarts` a pass that begins at a lower token than the one before, unless `request`
     names the request of each token.
+
+    Passes are put together and let go as they end; with `whole` all cells stay until `trace`, for whoever looks back.
+    Ids are below `n_experts`, which is guessed if it is not given.
     """
 
     def __init__(
-        self, path: Path, unit: str = "line", *, by_row: bool, restarts: bool = False, top_k: int | None = None
+        self,
+        path: Path,
+        unit: str = "line",
+        *,
+        by_row: bool,
+        restarts: bool = False,
+        n_experts: int | None = None,
+        top_k: int | None = None,
+        whole: bool = False,
     ) -> None:
         self.path, self.unit, self.by_row, self.restarts, self.top_k = path, unit, by_row, restarts, top_k
-        self.k = self.padding = 0
+        self.whole, self.pieces = whole, Pieces(str(path), n_experts)
+        self.k = self.padding = self.count = 0  # of a top-k; cells of padding; cells
+        self._weighted = self._reranked = False
+        self._request, self._decode, self._label = 0, 0, -1  # where the piece before ended
+        self._prompts: Counter[int] = Counter()  # request -> tokens of prefill
+        self._clear()
+
+    def _clear(self) -> None:
         self.at, self.layer, self.token, self.request, self.ids = (array("q") for _ in range(5))
         self.decode, self.opens, self.weights = array("b"), array("b"), array("d")
 
@@ -87,9 +109,11 @@ class Passes:
             return
         if min(ids) < 0:
             self.refuse(at, f"expert {min(ids)} in {short(list(ids))}; a top-k is ids from 0, or padding as a whole")
-        if (len(weights) != k and len(weights)) or (self.k and bool(self.weights) != bool(weights)):
+        if (len(weights) != k and len(weights)) or (self.k and self._weighted != bool(weights)):
             self.refuse(at, f"{len(weights)} weights for {k} experts; every expert has one, in every line or in none")
-        self.k = k
+        if len(self.at) >= CELLS and not self.whole and self._begins(layer, token, decode, opens):
+            self._put(last=False)
+        self.k, self._weighted, self.count = k, bool(weights), self.count + 1
         self.at.append(at)
         self.layer.append(layer)
         self.token.append(token)
@@ -102,15 +126,13 @@ class Passes:
     def refuse(self, at: int, why: str) -> NoReturn:
         raise BadTrace(f"{self.path} {self.unit} {at}: {why}")
 
-    def trace(
-        self,
-        *,
-        n_experts: int | None = None,
-        row_bytes: int | None = None,
-        labels: Sequence[str] | None = None,
-        **meta: Any,
-    ) -> Trace:
-        """The trace. `n_experts` is guessed unless given; `labels` name the requests that `request` counts."""
+    def _begins(self, layer: int, token: int, decode: int, opens: bool) -> bool:
+        """Whether a forward pass begins with this cell, as `_tokens` has it."""
+        rises = layer > self.layer[-1] or (layer == self.layer[-1] and token > self.token[-1])
+        return not rises or opens or decode != self.decode[-1]
+
+    def trace(self, *, row_bytes: int | None = None, labels: Sequence[str] | None = None, **meta: Any) -> Trace:
+        """The trace. `labels` name the requests that `request` counts."""
         where = str(self.path)
         if not self.at:
             raise BadTrace(
@@ -118,13 +140,25 @@ class Passes:
             )
         if self.padding:
             warn(where, f"{self.padding} rows of padding (ids of -1) were left out")
+        self._put(last=True)
+        names = labels or [None] * (self._request + 1)
+        return self.pieces.trace(
+            row_bytes=row_bytes,
+            name=self.path.stem,
+            requests=tuple(
+                {"id": i, "label": label, "prompt_tokens": self._prompts[i] or None} for i, label in enumerate(names)
+            ),
+            **meta,
+        )
+
+    def _put(self, *, last: bool) -> None:
+        """The cells so far, whole passes, become a piece."""
         ids = np.frombuffer(self.ids, np.int64).reshape(-1, self.k)
-        n_experts = guessed_n_experts(where, int(ids.max())) if n_experts is None else n_experts
-        self._hold(ids, n_experts)
+        self._hold(ids)
         layers, layer = np.unique(np.frombuffer(self.layer, np.int64), return_inverse=True)
         token, passes = self._tokens(layer, len(layers))
         request, decode = self._requests(token, passes)
-        self._complete(token, passes, layer, layers, decode)
+        self._complete(token, passes, layer, layers, decode, last=last)
         shape = len(passes), len(layers), self.k
         experts = np.full(shape, -1, np.int32)
         experts[token, layer] = ids
@@ -132,30 +166,24 @@ class Passes:
         if self.weights:
             weights = np.zeros(shape)
             weights[token, layer] = np.frombuffer(self.weights).reshape(-1, self.k)
-            experts, weights = ranked(where, experts, weights)
-        names = labels or [None] * (int(request.max()) + 1)
-        prompts = np.bincount(request, decode == 0, len(names)).astype(int).tolist()
-        return Trace.from_arrays(
-            experts,
-            weights=weights,
-            n_experts=n_experts,
-            request=request,
-            step=passes,
-            phase=decode,
-            model_layers=layers.tolist(),
-            row_bytes=None if row_bytes is None else [row_bytes] * len(layers),
-            name=self.path.stem,
-            where=where,
-            requests=[{"id": i, "label": label, "prompt_tokens": prompts[i] or None} for i, label in enumerate(names)],
-            **meta,
-        )
+            experts, weights, changed = by_weight(experts, weights)
+            if changed and not self._reranked:
+                warn(str(self.path), "top-k was not in order of weight; ranked by weight")
+                self._reranked = True
+        columns = {"request": request, "step": passes + self.pieces.n_steps, "phase": decode}
+        self.pieces.add(columns, layers.tolist(), experts, weights)
+        which, prompts = np.unique(request[decode == 0], return_counts=True)
+        self._prompts.update(dict(zip(which.tolist(), prompts.tolist(), strict=True)))
+        self._request, self._decode = max(self._request, int(request.max())), int(decode[-1])
+        self._clear()
 
-    def _hold(self, ids: np.ndarray, n_experts: int) -> None:
+    def _hold(self, ids: np.ndarray) -> None:
         """Ids below n_experts, and none twice in a top-k, or BadTrace with the line."""
-        high = ids.max(axis=1) >= n_experts
+        n_experts = self.pieces.n_experts
+        high = ids.max(axis=1) >= (n_experts or MAX_EXPERTS)
         if high.any():
             cell = int(np.argmax(high))
-            self.refuse(self.at[cell], f"expert {ids[cell].max()}, but n_experts={n_experts}")
+            self.refuse(self.at[cell], f"expert {ids[cell].max()}, but n_experts={n_experts or MAX_EXPERTS}")
         rows = np.sort(ids, axis=1)
         again = (rows[:, 1:] == rows[:, :-1]).any(axis=1)
         if again.any():
@@ -176,8 +204,10 @@ class Passes:
         passes = np.cumsum(begins) - 1
         if self.restarts:
             firsts = np.flatnonzero(begins)
-            for cell in firsts[1:][label[firsts[1:]] < label[firsts[:-1]]].tolist():
+            before = np.append(self._label, label[firsts[:-1]])
+            for cell in firsts[label[firsts] < before].tolist():
                 self.opens[cell] = 1
+            self._label = int(label[firsts[-1]])
         if self.by_row:
             label = self._aligned(label, passes, layer, n_layers)
         _, first, inverse = np.unique(passes * TOKENS + label, return_index=True, return_inverse=True)
@@ -214,21 +244,29 @@ class Passes:
             decode = np.where(decode < 0, tokens[inverse] == 1, decode)
         if (request < 0).any():
             opens = np.frombuffer(self.opens, np.int8)[first] > 0
-            turns = np.append(False, (decode[1:] == 0) & (decode[:-1] == 1))
-            request = np.cumsum((opens & (np.arange(len(opens)) > 0)) | turns)
+            opens[0] &= self.pieces.n_steps > 0
+            turns = (decode == 0) & (np.append(self._decode, decode[:-1]) == 1)
+            request = self._request + np.cumsum(opens | turns)
         return request, decode
 
     def _complete(
-        self, token: np.ndarray, passes: np.ndarray, layer: np.ndarray, layers: np.ndarray, decode: np.ndarray
+        self,
+        token: np.ndarray,
+        passes: np.ndarray,
+        layer: np.ndarray,
+        layers: np.ndarray,
+        decode: np.ndarray,
+        *,
+        last: bool,
     ) -> None:
         """Every token has every layer; a prompt may lack the last one, but not at the end of the file.
 
         Checked by counting, so that a file cannot make us allocate more than it holds.
         """
-        have, last = np.bincount(token, minlength=len(passes)), layer == len(layers) - 1
-        has_last = np.bincount(token[last], minlength=len(passes)) > 0
+        have, deepest = np.bincount(token, minlength=len(passes)), layer == len(layers) - 1
+        has_last = np.bincount(token[deepest], minlength=len(passes)) > 0
         pruned = (decode == 0) & ~has_last & (len(layers) > 1)
-        if not has_last[-1]:
+        if last and not has_last[-1]:
             pruned &= passes != passes[-1]
         gone = np.flatnonzero(have + pruned != len(layers))
         if gone.size:

@@ -3,10 +3,10 @@
     python benchmarks/import_memory.py [--megabytes 100] [--formats lattice,moe-cache-lab] [--keep]
     python benchmarks/import_memory.py --megabytes 1000
 
-`slotwise trace import` of JSON lines (24 layers, top 8 of 128, weights; requests of 1,024 tokens, or a single one where a
-file is a request). The figure is the peak resident memory (VmHWM) of the command above that of importing a file
-of one megabyte. It should not grow with the file: what engines write is put together pass by pass, and beyond 64 MiB of ids
-and weights rows wait in a temporary file.
+`slotwise trace import` of JSON lines (24 layers, top 8 of 128, weights; requests of 1,024 tokens, or a single one where
+a file is a request). The figure is the peak resident memory (VmHWM) of the command above that of importing a file of
+one megabyte. It should not grow with the file: what engines write is put together pass by pass, and beyond 64 MiB of
+ids and weights rows wait in a temporary file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def heads(format: str, entries: int) -> str:  # noqa: A002 - the word of the com
 
 
 def passes(format: str) -> Iterator[list[str]]:  # noqa: A002
-    """Without end, the lines of a forward pass, layer by layer: a prompt, then a token at a time, then the next prompt."""
+    """Without end, the lines of forward passes, layer by layer: a prompt, then token by token, then the next one."""
     rng = np.random.default_rng(0)
     layer_key, token_key, ids_key, weights_key = KEYS[format]
     choices = []

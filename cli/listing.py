@@ -34,7 +34,9 @@ def formats(name: str | None, as_json: bool):
     if as_json:
         click.echo(json.dumps(known[name]))
     else:
-        click.echo(f"{name}: {known[name]['layout']}\n\nSource: {known[name]['source']}")
+        row = known[name]
+        lost = "".join(f"\nNot in an export as {each}" for each in filter(None, row["export_loses"].split(" | ")))
+        click.echo(f"{name}: {row['layout']}\n\nSource: {row['source']}{lost}")
 
 
 @click.command(epilog="Example: slotwise predictors")
@@ -67,6 +69,8 @@ def _show(rows: list[dict], as_json: bool) -> None:
         click.echo(click.style(row["name"], bold=True) + (f"({parameters})" if parameters else ""))
         wrapped(row["description"], "    ")
         wrapped(f"Source: {row['source']}" + ("; knows the future" if row.get("needs_future") else ""), "    ")
+        if row.get("export_loses"):
+            wrapped(f"Not in our export: {row['export_loses']}", "    ")
 
 
 def _words(value) -> str:

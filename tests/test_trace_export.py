@@ -151,6 +151,28 @@ def test_a_request_for_moe_cache_lab_is_a_prompt_layer_by_layer_and_then_tokens(
     assert all(e["selected_probabilities"] == [0.75, 0.25] for e in events)
 
 
+@pytest.mark.filterwarnings("ignore::slotwise.TraceWarning")
+@given(case=arrays(), prompts=st.integers(0, 4), group_rows=st.integers(1, 40))
+def test_a_request_exported_to_moe_cache_lab_is_imported_as_the_same_trace(tmp_path_factory, case, prompts, group_rows):
+    case = requests(case | {"request": case["request"] * 0}, prompts)
+    case["experts"][(case["experts"] < 0).any(axis=(1, 2))] = np.arange(case["experts"].shape[2])  # each has all layers
+    if "weights" in case:
+        case["weights"] = -np.sort(-case["weights"], axis=2)
+    trace = Trace.from_arrays(**case, group_rows=group_rows, model="m", revision="r", captured_by="us",
+                              captured_at="now", model_layers=[3, 5, 6, 8][: case["experts"].shape[1]])  # fmt: skip
+    path = tmp_path_factory.mktemp("lab") / "t.jsonl"
+    slotwise.export(trace, path)
+    again = open_trace(path)
+    expected, found = whole(trace, weights=trace.has_weights), whole(again, weights=again.has_weights)
+    if trace.store.has_token_id and (expected["token_id"] < 0).all():
+        del expected["token_id"]  # none is known
+    assert expected.keys() == found.keys()
+    assert all(np.array_equal(expected[name], found[name]) for name in expected)
+    for name in ("n_experts", "top_k", "model", "revision", "captured_by", "captured_at", "model_layers"):
+        assert again.meta[name] == trace.meta[name]
+    assert [r["prompt_tokens"] for r in again.meta.requests] == [int((expected["row_phase"] == 0).sum())]
+
+
 def test_what_moe_cache_lab_cannot_hold_is_refused(tmp_path):
     for trace, words in (
         (demanding(0, 1, request=[0, 1]), "holds one request a file, and here are 2; take one out with"),
@@ -183,3 +205,8 @@ def test_the_help_names_every_format_and_its_suffix():
         assert f"{row['name']} ({row['suffix']}" in told
         assert row["description"]
         assert row["loses"]
+    said = {row["name"]: row["export_loses"] for row in slotwise.list_formats()}
+    assert said["tidy"].startswith("csv: predictions, token ids, the number of experts")
+    assert "| tidy: predictions and token ids" in said["tidy"]
+    assert {name for name, lost in said.items() if lost} == {"moe-cache-lab", "npz", "tidy"}
+    assert "\nNot in an export as npz: the model's name" in command("formats", "npz").stdout

@@ -17,6 +17,7 @@ from .trace import Trace
 name, suffix = "moe-cache-lab", ".jsonl"
 description = "JSON lines v1 of one request: metadata, the prompt layer by layer, then generated tokens one by one"
 loses = "predictions, row sizes, the router, licence and source, the request's id and label"
+imported_by = "moe-cache-lab"
 
 
 def write(trace: Trace, path: Path, advance: Callable[[int], None]) -> None:

@@ -16,6 +16,7 @@ from .trace import Trace
 name, suffix = "npz", ".npz"
 description = "numpy.savez's archive: experts [T, L, k], predicted, weights, offsets, labels, ...; read back as it was"
 loses = "the model's name, provenance, predictions further ahead than a layer; requests are numbered from 0"
+imported_by = "npz"
 
 
 def write(trace: Trace, path: Path, advance: Callable[[int], None]) -> None:

@@ -13,6 +13,7 @@ from .trace import Trace
 name, suffix = "oracleGeneral", ".oracleGeneral"
 description = "libCacheSim's binary: time (the step), object (1 + layer x n_experts + expert), size, next lookup"
 loses = "requests, phases, tokens, weights and predictions: a lookup is an expert demanded at a tick, once a tick"
+imported_by = ""  # no token can be told from lookups
 
 ROW = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])  # next: counted from 1; -1: none
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .errors import BadTrace
 from .files import beside
 from .importing import request_columns
+from .tidy import parts
 from .trace import Trace, step_changes
+
+if TYPE_CHECKING:
+    import polars
 
 
 def export(
@@ -49,9 +54,16 @@ def export(
 
 
 def list_exports() -> list[dict[str, str]]:
-    """The formats that can be written, one row each: name, suffix, description, and what a trace loses in it."""
+    """The formats that can be written, one row each: name, suffix, description, what a trace loses in it, and the format
+    that reads it back ("" for none)."""
     return [
-        {"name": name, "suffix": m.suffix, "description": m.description, "loses": m.loses}
+        {
+            "name": name,
+            "suffix": m.suffix,
+            "description": m.description,
+            "loses": m.loses,
+            "imported_by": m.imported_by,
+        }
         for name, m in _modules().items()
     ]
 
@@ -82,6 +94,18 @@ def one_after_the_other(trace: Trace, format: str, *, counted: bool) -> tuple[np
             f"{', positions counted' * counted}; {what}. Export it as tidy, which holds any steps"
         )
     return lengths, prefill, first
+
+
+def tidy_parts(trace: Trace, format: str) -> Iterator[tuple[polars.DataFrame, int]]:  # noqa: A002
+    """`tidy.parts`; BadTrace if a token has no line, since nothing would be left of it."""
+    first = 0
+    for frame, rows in parts(trace):
+        there = frame["token"].unique().to_numpy()
+        if len(there) < rows:
+            row = int(np.setdiff1d(np.arange(first, first + rows), there)[0])
+            raise BadTrace(f"{trace.name}: row {row} is absent at every layer, and {format} has lines of experts only")
+        first += rows
+        yield frame, rows
 
 
 def _modules() -> dict[str, ModuleType]:

@@ -33,7 +33,7 @@ from .errors import BadTrace
 from .importing import request_columns, short, warn
 from .json_lines import first_record, records, text, whole
 from .meta import MAX_EXPERTS, MAX_LAYERS
-from .parquet import decoding
+from .parquet import decoding, footer
 from .pieces import Pieces
 from .trace import Trace
 
@@ -51,17 +51,8 @@ ROWS_A_BYTE = 64  # generous: a row has k ids of its own, however well they comp
 def sniff(path: Path, head: bytes) -> bool:
     if not head.startswith(b"PAR1"):
         return set(HEADER) <= first_record(path, head).keys()
-    footer = _footer(path)
-    return b"token_idx" in footer and b"layer_idx" in footer and b"slotwise.trace" not in footer
-
-
-def _footer(path: Path) -> bytes:
-    """The end of a Parquet file, where it names its columns: 1 MiB at most."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - (1 << 20)))
-        end = file.read()
-    return end[-8 - int.from_bytes(end[-8:-4], "little") :] if len(end) > 8 else b""
+    end = footer(path)
+    return b"token_idx" in end and b"layer_idx" in end and b"slotwise.trace" not in end
 
 
 def read(

@@ -72,12 +72,23 @@ def open_trace(
 
 
 def list_formats() -> list[dict[str, str]]:
-    """The formats that can be read, one row each: name, description, source, and the layout in detail."""
+    """The formats that can be read, one row each: name, description, source, what our exports of it lose ("" where we
+    write none), and the layout in detail."""
     from . import parquet
+    from .exporting import list_exports
 
+    exports: dict[str, list[str]] = {}
+    for row in list_exports():
+        exports.setdefault(row["imported_by"], []).append(f"{row['name']}: {row['loses']}")
     modules = {"slotwise": parquet, **_modules()}
     return [
-        {"name": name, "description": m.description, "source": m.source, "layout": inspect.cleandoc(m.__doc__ or "")}
+        {
+            "name": name,
+            "description": m.description,
+            "source": m.source,
+            "export_loses": " | ".join(exports.get(name, [])),
+            "layout": inspect.cleandoc(m.__doc__ or ""),
+        }
         for name, m in modules.items()
     ]
 
@@ -101,9 +112,9 @@ def _head(path: Path) -> bytes:
 
 def _sniff(path: Path, head: bytes) -> str:
     if head.startswith(b"PAR1"):  # ours, most of the time: then no other format is imported
-        from . import format_policylang
+        from . import format_policylang, format_tidy
 
-        return format_policylang.name if format_policylang.sniff(path, head) else "slotwise"
+        return next((m.name for m in (format_policylang, format_tidy) if m.sniff(path, head)), "slotwise")
     for name, module in _modules().items():
         if module.sniff(path, head):
             return name

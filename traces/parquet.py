@@ -62,6 +62,15 @@ def decoding(where: str) -> Iterator[None]:
         raise BadTrace(f"{where}: damaged or truncated Parquet ({reason})") from None
 
 
+def footer(path: Path) -> bytes:
+    """The end of a Parquet file, where it names its columns: 1 MiB at most."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - (1 << 20)))
+        end = file.read()
+    return end[-8 - int.from_bytes(end[-8:-4], "little") :] if len(end) > 8 else b""
+
+
 def read(path: Path) -> Trace:
     """The trace in the file, its structure checked; rows are read and checked when asked for."""
     import pyarrow.parquet as pq

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import textwrap
 
 import click
 
@@ -35,8 +36,9 @@ def formats(name: str | None, as_json: bool):
         click.echo(json.dumps(known[name]))
     else:
         row = known[name]
-        lost = "".join(f"\nNot in an export as {each}" for each in filter(None, row["export_loses"].split(" | ")))
-        click.echo(f"{name}: {row['layout']}\n\nSource: {row['source']}{lost}")
+        click.echo(f"{name}: {row['layout']}\n\nSource: {row['source']}")
+        for each in filter(None, row["export_loses"].split(" | ")):
+            click.echo(textwrap.fill(f"Not in an export as {each}", 80, subsequent_indent="  "))
 
 
 @click.command(epilog="Example: slotwise predictors")

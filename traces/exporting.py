@@ -54,8 +54,8 @@ def export(
 
 
 def list_exports() -> list[dict[str, str]]:
-    """The formats that can be written, one row each: name, suffix, description, what a trace loses in it, and the format
-    that reads it back ("" for none)."""
+    """The formats that can be written, one row each: name, suffix, description, what a trace loses in it, and the
+    format that reads it back ("" for none)."""
     return [
         {
             "name": name,

@@ -96,10 +96,15 @@ def synth(output, force, **options):
 @command.command(epilog="Example: slotwise trace profile sample -o profile.json")
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="P.json", required=True, help="Where to write the profile.")
+@click.option("--format", "name", metavar="NAME", help="Read T as this format; `counts` for files of counts.")
 @click.option("--phase", type=click.Choice(["decode", "prefill", "all"]), default="decode", show_default=True)
 @force_option
-def profile(traces, output, force, phase):
-    """Count demands per expert, merged over traces, for `static(profile=P.json)` and pins."""
+def profile(traces, output, force, name, phase):
+    """Count demands per expert, merged over traces, for `static(profile=P.json)` and pins.
+
+    T may be a file of counts (`slotwise formats counts`): they are added as they are, whatever phase they are of.
+    """
     check_output(output, force)
-    slotwise.Trace.profile([slotwise.open_trace(trace) for trace in traces], output, phase)
-    click.echo(f"{output}: {phase} demands of {len(traces)} trace{'s' * (len(traces) > 1)}")
+    record = slotwise.write_profile([slotwise.open_counted(trace, name) for trace in traces], output, phase)
+    what = "counts" if record["phase"] == "unknown" else f"{phase} demands"
+    click.echo(f"{output}: {what} of {len(traces)} {'file' if what == 'counts' else 'trace'}{'s' * (len(traces) > 1)}")

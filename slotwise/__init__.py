@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from slotwise.traces.errors import BadTrace as BadTrace
     from slotwise.traces.exporting import export as export
     from slotwise.traces.exporting import list_exports as list_exports
+    from slotwise.traces.profile import open_counted as open_counted
     from slotwise.traces.profile import write_profile as write_profile
     from slotwise.traces.regroup import regroup as regroup
     from slotwise.traces.stats import describe as describe
@@ -68,6 +69,7 @@ _HOMES = {  # public name -> the module that defines it
     "regroup": "slotwise.traces.regroup",
     "export": "slotwise.traces.exporting",
     "list_exports": "slotwise.traces.exporting",
+    "open_counted": "slotwise.traces.profile",
     "write_profile": "slotwise.traces.profile",
     "write_report": "slotwise.reports",
     "TraceWarning": "slotwise.traces.errors",
@@ -98,6 +100,7 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "list_policies",
     "list_predictors",
     "merge",
+    "open_counted",
     "open_trace",
     "parse_policy",
     "plot_predictions",

@@ -79,7 +79,7 @@ CODED = json.dumps(response())
         (lying((-4, -3, 2)), "promises 24 bytes (uint8 [-4, -3, 2])"),
         (npy(IDS[:0]), "no tokens"),
         (npy(IDS[0]), "it must be of kind i or u"),
-        (npy(IDS * 1.0), "is float64 [4, 3, 2]; it must be of kind i or u"),
+        (npy(IDS * 1.0), "counts only (layer, expert, count)"),
         (npy(IDS.astype(object)), "is a pickle (dtype object), and nothing is unpickled"),
         (npy(IDS * 0), "experts holds zeros only; nothing was captured"),
         (npy(IDS[:, 1:] + 1), "row 0, layer 1, rank 0: experts 4, but n_experts=4"),

@@ -26,6 +26,7 @@ from typing import IO, Any
 import numpy as np
 
 from .errors import BadTrace
+from .format_counts import FLOATS
 from .format_npz import assembled
 from .importing import short, warn
 from .npy import header
@@ -43,7 +44,7 @@ CHUNK = 1 << 20
 def sniff(path: Path, head: bytes) -> bool:
     """The key stands after the text of the answer, so a JSON file is searched as a whole."""
     if head.startswith(MAGIC):
-        return True
+        return not FLOATS.match(head)
     if not head.lstrip().startswith((b"{", b"[")) or b'"' not in head:
         return False
     before = b""

@@ -61,6 +61,20 @@ def test_live_calls_covers_every_policy_that_can_run_live():
     assert live - set(policies.split()) == {"static"}
 
 
+def test_a_short_fuzz_finds_no_reader_that_breaks():
+    """A few cases a reader; a failure would end the benchmark with an error and keep its file."""
+    rows = bench("fuzz_formats", "--failures", "/nonexistent")[1:]
+    assert {row["format"] for row in rows} == {row["name"] for row in slotwise.list_formats()}
+    assert all(row["cases"] > 0 for row in rows if "skipped" not in row)
+    assert [row["format"] for row in rows if "skipped" in row] in ([], ["sglang"])
+
+
+def test_an_import_of_text_tells_its_memory():
+    (row,) = bench("import_memory")[1:]
+    assert row["file, MB"] >= 4
+    assert 0 < row["above 1 MB, MB"] < 40
+
+
 @pytest.mark.once
 def test_the_published_table_is_held_against_ours_row_by_row(shared):
     rows = bench("bigmoeonedge", shared / "traces" / "bigmoeonedge")[1:]

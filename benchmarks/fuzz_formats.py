@@ -1,0 +1,48 @@
+"""Every reader under damaged files: never a crash, never a hang, little memory, a valid trace or one clear line.
+
+    python benchmarks/fuzz_formats.py [--seconds 600] [--formats npz,slotwise] [--seed 0] [--failures FOLDER]
+
+Hypothesis damages good files of each format, a process a reader, so that a reader that takes its process with it is
+found too. A case fails if its process dies, if it takes longer than 20 seconds, if it takes more memory than 64 MiB and
+four times the file, if anything but BadTrace is raised, if the message has several lines or does not name the file, or
+if what is read has an id that is no expert. `--seconds` is divided among the readers. The files that failed are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import fuzz_cases
+from peers import bench
+
+import slotwise
+
+
+def rows(asked):
+    names = [name for name in asked.formats.split(",") if name] or [row["name"] for row in slotwise.list_formats()]
+    seconds = 0.3 if asked.tiny else asked.seconds / len(names)
+    failed = []
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, fuzz_cases.__file__, name, str(seconds), str(asked.seed), folder]
+            done = subprocess.run(words, check=False, capture_output=True, text=True)
+            row = {"format": name, "failure": f"the process ended with {done.returncode}: {done.stderr[-300:]}"}
+            if done.returncode == 0:
+                row = json.loads(done.stdout)
+            if "failure" in row:
+                failed.append(name)
+                kept = Path(asked.failures) / name
+                shutil.copytree(folder, kept, dirs_exist_ok=True)
+                row["kept in"] = str(kept)
+        yield row
+    if failed:
+        raise SystemExit(f"{len(failed)} readers failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    bench("fuzz_formats", __doc__, rows, seconds=600.0, formats="", seed=0, failures="fuzz-failures")

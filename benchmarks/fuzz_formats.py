@@ -45,4 +45,4 @@ def rows(asked):
 
 
 if __name__ == "__main__":
-    bench("fuzz_formats", __doc__, rows, seconds=600.0, formats="", seed=0, failures="fuzz-failures")
+    bench("fuzz-formats", __doc__, rows, seconds=600.0, formats="", seed=0, failures="fuzz-failures")

@@ -114,4 +114,4 @@ def rows(asked):
 
 
 if __name__ == "__main__":
-    bench("import_memory", __doc__, rows, megabytes=100.0, formats=",".join(KEYS))
+    bench("import-memory", __doc__, rows, megabytes=100.0, formats=",".join(KEYS))

@@ -6,8 +6,7 @@ import json
 import numpy as np
 import pytest
 from conftest import slotwise
-from format_cases import written
-from import_cases import refusal
+from import_cases import refusal, written
 from trace_cases import tiny
 
 from slotwise import replay

@@ -1,8 +1,7 @@
 """llama.cpp's debug callback: tensors among other text, cut values, a last layer of one token, and damage."""
 
 import pytest
-from format_cases import assert_replayed, outcomes, written
-from import_cases import refusal
+from import_cases import assert_replayed, outcomes, refusal, written
 from trace_cases import whole
 
 from slotwise.traces import TraceWarning, open_trace

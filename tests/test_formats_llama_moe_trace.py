@@ -1,8 +1,7 @@
 """llama-moe-trace's CSV: three dialects, prefill by its sign, files strung together, and damage."""
 
 import pytest
-from format_cases import assert_replayed, outcomes, written
-from import_cases import refusal
+from import_cases import assert_replayed, outcomes, refusal, written
 from trace_cases import whole
 
 from slotwise.traces import BadTrace, TraceWarning, open_trace

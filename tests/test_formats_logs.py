@@ -1,8 +1,7 @@
 """The text logs of colibri and of demand: calls that count up, ranks by gate, unions of several tokens, and damage."""
 
 import pytest
-from format_cases import assert_replayed, outcomes, written
-from import_cases import refusal
+from import_cases import assert_replayed, outcomes, refusal, written
 from trace_cases import whole
 
 from slotwise import replay

@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from format_cases import assert_replayed, outcomes, written
-from import_cases import refusal
+from import_cases import assert_replayed, outcomes, refusal, written
 from trace_cases import whole
 
 from slotwise.traces import BadTrace, TraceWarning, open_trace

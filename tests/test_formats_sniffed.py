@@ -9,7 +9,7 @@ import test_formats_llama_moe_trace as tables
 import test_formats_logs as logs
 import test_formats_records as records
 import test_formats_vllm as vllm
-from format_cases import written
+from import_cases import written
 
 from slotwise.traces.format_capture import MAGIC
 from slotwise.traces.opening import _modules

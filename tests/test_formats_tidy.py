@@ -3,10 +3,9 @@
 import numpy as np
 import polars as pl
 import pytest
-from format_cases import outcomes, written
 from hypothesis import given
 from hypothesis import strategies as st
-from import_cases import refusal
+from import_cases import outcomes, refusal, written
 from trace_cases import arrays, tiny, whole
 
 import slotwise

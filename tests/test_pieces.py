@@ -9,10 +9,9 @@ import test_formats_llama_moe_bin as streams
 import test_formats_logs as logs
 import test_formats_records as records
 from conftest import python
-from format_cases import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from import_cases import refusal
+from import_cases import refusal, written
 from trace_cases import whole
 
 from slotwise.traces import cells, open_trace, passes, pieces, reading

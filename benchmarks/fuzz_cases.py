@@ -1,8 +1,9 @@
-"""One reader under damaged files, in a process of its own: what `fuzz_formats.py` starts for each format.
+"""Readers under damaged files, in a process of their own: what `fuzz_formats.py` starts.
 
-    python benchmarks/fuzz_cases.py FORMAT SECONDS SEED FOLDER
+    python benchmarks/fuzz_cases.py FORMAT,... SECONDS SEED FOLDER
 
-Prints one JSON object. The file that is being read lies in FOLDER, so that it is left there if the process dies.
+Prints a JSON object a format, each after so many seconds. The file that is being read lies in FOLDER/FORMAT, so that it
+is left there if the process dies.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import slotwise
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+FEW = 20  # cases that every reader gets, however little time there is
 HANG_S = 20  # a case of a few kilobytes takes milliseconds
 SLACK = 64 << 20  # bytes of allocation that any case may take
 TIMES = 4  # and so many times the file beyond them
@@ -180,9 +182,8 @@ def memory(key: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(key)).split()[1])
 
 
-def main(name: str, seconds: float, seed: int, folder: Path) -> dict[str, Any]:
-    warnings.simplefilter("ignore")
-    good = seeds(folder).get(name)
+def fuzz(name: str, good: list[Seed] | None, seconds: float, seed: int, folder: Path) -> dict[str, Any]:
+    """What became of the cases of one reader."""
     if good is None:
         return {"format": name, "skipped": "needs torch, which is not installed"}
     reader = Reader(name, folder)
@@ -192,7 +193,7 @@ def main(name: str, seconds: float, seed: int, folder: Path) -> dict[str, Any]:
     until, failure = time.monotonic() + seconds, None
 
     def run(case: Seed) -> None:
-        if time.monotonic() > until:
+        if time.monotonic() > until and reader.read + reader.refused >= FEW:
             raise Over
         reader.case(case)
 
@@ -219,4 +220,9 @@ def main(name: str, seconds: float, seed: int, folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))))
+    warnings.simplefilter("ignore")
+    names, seconds, seed, folder = sys.argv[1].split(","), float(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    files = seeds(folder)
+    for name in names:
+        (folder / name).mkdir()
+        print(json.dumps(fuzz(name, files.get(name), seconds, seed, folder / name)), flush=True)

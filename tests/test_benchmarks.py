@@ -61,12 +61,57 @@ def test_live_calls_covers_every_policy_that_can_run_live():
     assert live - set(policies.split()) == {"static"}
 
 
-def test_a_short_fuzz_finds_no_reader_that_breaks():
+def test_a_short_fuzz_finds_no_reader_that_breaks(tmp_path):
     """A few cases a reader; a failure would end the benchmark with an error and keep its file."""
-    rows = bench("fuzz_formats", "--failures", "/nonexistent")[1:]
+    rows = bench("fuzz_formats", "--failures", tmp_path)[1:]
     assert {row["format"] for row in rows} == {row["name"] for row in slotwise.list_formats()}
-    assert all(row["cases"] > 0 for row in rows if "skipped" not in row)
+    assert all(row["cases"] >= 20 for row in rows if "skipped" not in row)
     assert [row["format"] for row in rows if "skipped" in row] in ([], ["sglang"])
+
+
+BROKEN = """
+import sys
+sys.path[0] = {folder!r}
+from pathlib import Path
+import fuzz_cases, numpy, slotwise
+read = slotwise.open_trace
+def broken(path, *words, **hints):
+    if Path(path).stat().st_size % 3 == 1:
+        {what}
+    return read(path, *words, **hints)
+slotwise.open_trace = broken
+lines = [b'{{"layer_idx": 0, "token_idx": %d, "selected_ids": [1]}}\\n' % t for t in range(9)]
+print(fuzz_cases.fuzz("lattice", [("t.dat", b"".join(lines), {{"n_experts": 4}})], 20, 0, Path({out!r}))["failure"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("raise KeyError('x')", "KeyError: 'x'"),
+        ("raise slotwise.BadTrace('two\\nlines')", "AssertionError: more than one line"),
+        ("raise slotwise.BadTrace('which?')", "AssertionError: the file is not named"),
+        ("numpy.ones(1 << 27).sum()", "bytes were taken for a file of"),
+    ],
+)
+def test_a_reader_that_breaks_is_found(tmp_path, what, words):
+    assert words in python(BROKEN.format(folder=str(ROOT / "benchmarks"), what=what, out=str(tmp_path)))
+
+
+def test_a_reader_that_takes_its_process_with_it_is_found_and_its_file_kept(tmp_path):
+    script = """
+import sys
+sys.path[0] = {folder!r}
+from argparse import Namespace
+import fuzz_cases, fuzz_formats
+from pathlib import Path
+Path({out!r}, "dies.py").write_text("import os, sys; open(sys.argv[4] + '/npz', 'w').close(); os.abort()")
+fuzz_cases.__file__ = {out!r} + "/dies.py"
+fuzz_formats.shutil.copytree = lambda *words, **options: None
+print(fuzz_formats.fuzzed(["npz", "tidy"], 1, Namespace(seed=0, failures={out!r})))
+"""
+    said = python(script.format(folder=str(ROOT / "benchmarks"), out=str(tmp_path)))
+    assert "'format': 'npz', 'failure': 'the process ended with -6" in said
 
 
 def test_an_import_of_text_tells_its_memory():

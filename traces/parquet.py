@@ -258,6 +258,8 @@ def _check_sizes(where: str, file: pyarrow.parquet.ParquetFile, id_bytes: int) -
         rows = group.num_rows
         if rows <= 0:
             raise BadTrace(f"{where}: row group {g} has {rows} rows")
+        if group.num_columns != header.num_columns:
+            raise BadTrace(f"{where}: row group {g} has {group.num_columns} columns of {header.num_columns}")
         for c in range(group.num_columns):
             chunk = group.column(c)
             name, there = chunk.path_in_schema, chunk.total_compressed_size

@@ -33,15 +33,23 @@ for _command in (split, merge, cut, regroup, export):
 @click.option("--top-k", type=int, help="Experts per token, where the capture does not say.")
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the capture does not say.")
 @click.option("--model", help="The model's name, where the capture does not say.")
+@click.option(
+    "--max-size",
+    metavar="GIB",
+    type=click.FloatRange(0, min_open=True),
+    default=16.0,
+    show_default=True,
+    help="Refuse a file that declares more GiB than that when decoded.",
+)
 @force_option
-def import_(sources, output, force, name, **hints):
+def import_(sources, output, force, name, max_size, **hints):
     """Turn a foreign capture into a trace file.
 
     Several SRC are one capture kept in several files: one per layer, or one per request.
     """
     check_output(output, force)
     with advancing(read_bytes(sources), "reading") as advance:
-        trace = slotwise.open_trace(sources, name, advance=advance, **hints)
+        trace = slotwise.open_trace(sources, name, advance=advance, max_size=int(max_size * 2**30), **hints)
     save(trace, output)
 
 

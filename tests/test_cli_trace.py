@@ -1,8 +1,13 @@
 """`slotwise trace`: whole commands, their exit codes, and what they say on which stream."""
 
+import contextlib
 import inspect
 import json
+import os
+import pty
+import re
 import signal
+import subprocess
 import sys
 
 import numpy as np
@@ -38,6 +43,24 @@ def test_import_writes_a_trace_and_warns_on_stderr(tmp_path, foreign):
     assert done.stderr.count("\n") == 1
     expected = whole(open_trace(foreign, n_experts=16))
     assert all(np.array_equal(expected[key], array) for key, array in whole(open_trace(tmp_path / "t.parquet")).items())
+
+
+def test_an_import_of_text_shows_on_a_terminal_how_far_it_is(tmp_path):
+    line = '{"layer_idx": 0, "token_idx": %d, "selected_ids": [%d]}' + " " * 2000 + "\n"
+    (tmp_path / "t.jsonl").write_text("".join(line % (t, t * t % 7) for t in range(2000)))
+    terminal, there = pty.openpty()
+    words = [sys.executable, "-m", "slotwise", "trace", "import", "t.jsonl", "-o", "t.parquet", "--n-experts", "8"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=there):
+        os.close(there)
+        said = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while part := os.read(terminal, 4096):
+                said += part
+    os.close(terminal)
+    size = (tmp_path / "t.jsonl").stat().st_size
+    told = {int(n) for n in re.findall(rb"(\d+)/%d" % size, said)}
+    assert max(told) > size / 2
+    assert b"reading" in said
 
 
 def test_import_takes_what_the_capture_does_not_say(tmp_path, foreign):

@@ -30,9 +30,9 @@ def opened(path, *, warning=None, **hints):
         return open_trace(path, **hints)
 
 
-def refusal(path) -> str:
+def refusal(path, **options) -> str:
     with pytest.raises(BadTrace) as refused:
-        open_trace(path)
+        open_trace(path, **options)
     assert "\n" not in str(refused.value)
     assert str(path) in str(refused.value)
     return str(refused.value)
@@ -279,3 +279,14 @@ def test_an_npz_that_rots_is_read_with_valid_ids_or_refused(tmp_path, compressio
             outcomes.append("read")
     assert 5 < outcomes.count("read") < 245
     assert not any("\n" in outcome for outcome in outcomes)
+
+
+@pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")
+def test_a_file_that_declares_more_than_may_be_decoded_is_refused_before_it_is(tmp_path):
+    np.savez_compressed(tmp_path / "t.npz", experts=np.tile(np.arange(8, dtype=np.uint8), (4096, 1, 1)))
+    assert "declares 32896 bytes when decoded, above the 32000 allowed; if you" in refusal(
+        tmp_path / "t.npz", n_experts=8, max_size=32_000
+    )
+    assert open_trace(tmp_path / "t.npz", n_experts=8, max_size=33_000).n_tokens == 4096
+    open_trace(tmp_path / "t.npz", n_experts=8).save(tmp_path / "t.parquet")
+    assert "declares " in refusal(tmp_path / "t.parquet", max_size=1000)

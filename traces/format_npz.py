@@ -45,6 +45,7 @@ import numpy as np
 from .errors import BadTrace
 from .importing import guessed_n_experts, moe_layers, ranked, request_columns, short, warn
 from .npy import header
+from .reading import hold_size
 from .torch_file import is_torch
 from .trace import Trace
 
@@ -213,6 +214,7 @@ def _members(path: Path) -> dict[str, np.ndarray]:
         try:
             with zipfile.ZipFile(file) as archive:
                 found = {i.filename.removesuffix(".npy"): i for i in archive.infolist() if i.filename.endswith(".npy")}
+                hold_size(str(path), sum(found[key].file_size for key in MEMBERS if key in found))
                 part = {key: _array(path, archive, found[key], key) for key in MEMBERS if key in found}
         except BadTrace:
             raise

@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import BadTrace, TraceWarning, warn_caller
 from .files import check_source
-from .reading import telling
+from .reading import MAX_SIZE, telling
 from .trace import Trace
 
 SAMPLE = Path(__file__).with_name("sample.parquet")
@@ -24,14 +24,16 @@ def open_trace(
     format: str | None = None,  # noqa: A002 - the word of the command line
     *,
     advance: Callable[[int], None] | None = None,
+    max_size: int = MAX_SIZE,
     **hints: Any,
 ) -> Trace:
     """Open a trace file, or the shipped trace `"sample"`. The format is sniffed from the content unless named.
 
     Several paths are one capture kept in several files (a file per layer, or per request). Foreign files are read as a
     whole and may warn (`TraceWarning`); what engines write line by line takes little memory, since many rows go to a
-    temporary file. `advance(n)` is called after every n bytes of text, for a progress bar. `hints` tell what a file
-    does not say: `n_experts`, `top_k`, `row_bytes`, `model`.
+    temporary file. `advance(n)` is called after every n bytes of text, for a progress bar. A file that
+    declares more than `max_size` bytes when decoded is refused before it is. `hints` tell what a file does not say:
+    `n_experts`, `top_k`, `row_bytes`, `model`.
     Raises BadTrace with one line, or the operating system's FileNotFoundError and PermissionError.
     """
     paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
@@ -54,7 +56,8 @@ def open_trace(
             raise BadTrace(f"{paths[1]}: one slotwise trace at a time; {paths[0]} is one already")
         if hints:
             raise BadTrace(f"{paths[0]}: a slotwise trace says {', '.join(hints)} itself; leave the option out")
-        return read(paths[0])
+        with telling(advance, max_size):
+            return read(paths[0])
     modules = _modules()
     if name not in modules:
         near = difflib.get_close_matches(name, modules, 1)
@@ -62,7 +65,7 @@ def open_trace(
             f"no trace format named {name!r}; known: {', '.join(['slotwise', *modules])}."
             + (f" Did you mean {near[0]!r}?" if near else "")
         )
-    with telling(advance):
+    with telling(advance, max_size):
         trace = modules[name].read(paths, **hints)
     from .suspects import suspects
 

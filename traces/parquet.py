@@ -37,6 +37,7 @@ from .check import absent, check_ids, check_rows, check_weights, id_dtype
 from .errors import BadTrace
 from .memory import ROWS
 from .meta import FORMAT, Meta, parse
+from .reading import hold_size
 from .trace import Trace
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ def _check_sizes(where: str, file: pyarrow.parquet.ParquetFile, id_bytes: int) -
         rows = group.num_rows
         if rows <= 0:
             raise BadTrace(f"{where}: row group {g} has {rows} rows")
+        hold_size(where, group.total_byte_size)
         if group.num_columns != header.num_columns:
             raise BadTrace(f"{where}: row group {g} has {group.num_columns} columns of {header.num_columns}")
         for c in range(group.num_columns):

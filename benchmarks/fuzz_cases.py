@@ -185,7 +185,7 @@ def memory(key: str) -> int:
 def fuzz(name: str, good: list[Seed] | None, seconds: float, seed: int, folder: Path) -> dict[str, Any]:
     """What became of the cases of one reader."""
     if good is None:
-        return {"format": name, "skipped": "needs torch, which is not installed"}
+        return {"format": name, "skipped": "no good file of it: what it takes (torch?) is not installed"}
     reader = Reader(name, folder)
     for each in good:  # what a reader imports is not what a case takes
         reader.case(each)

@@ -35,7 +35,7 @@ from .trace import Trace
 
 name = "llama-callback"
 description = "text of llama.cpp's debug callback: the tensors ffn_moe_topk-<layer>, all of their values"
-source = "ggml-org/llama.cpp, common/debug.cpp (b7700 to b8842) and examples/eval-callback before it"
+source = "ggml-org/llama.cpp, common/debug.cpp as of b8842, and examples/eval-callback before it"
 
 HEAD = re.compile(
     rb"(?:common_debug_cb_eval|ggml_debug):\s+ffn_moe_topk-(\d{1,6}) = \(i32\) .*= "

@@ -72,6 +72,9 @@ def seeds(folder: Path) -> dict[str, list[Seed]]:
     found["npz"].append(("t.npz", stored.getvalue(), {}))
     found["tidy"].append(("t.csv", tests_of("tidy").TEXT.encode(), {"n_experts": 4}))
     found["bmoe"] = [("t.csv", (tests_of("bmoe").HEAD + tests_of("bmoe").ROWS).encode(), {})]
+    (folder / "broken-off").mkdir()
+    tests_of("capture").part(folder / "broken-off")
+    found["capture"] = [("t.part", (folder / "broken-off" / "t.parquet.part").read_bytes(), {})]
     found["counts"] = [
         ("t.dat", tests_of("counts").usage(), {}),
         ("t.npy", tests_of("counts").npy(tests_of("counts").COUNTS * 1.0), {}),

@@ -46,9 +46,10 @@ def fuzzed(names, seconds, asked):
             found.append({"format": names[len(found)], "failure": f"the process ended with {done.returncode}: {said}"})
         for row in found:
             if "failure" in row:
-                kept = Path(asked.failures) / row["format"]
-                shutil.copytree(Path(folder) / row["format"], kept, dirs_exist_ok=True)
-                row["kept in"] = str(kept)
+                read, kept = Path(folder) / row["format"], Path(asked.failures) / row["format"]
+                if read.exists():  # else it died before it read anything
+                    shutil.copytree(read, kept, dirs_exist_ok=True)
+                    row["kept in"] = str(kept)
         return found
 
 

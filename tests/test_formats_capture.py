@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from format_cases import written
 from hypothesis import given
 from hypothesis import strategies as st
+from import_cases import written
 
 import slotwise
 from slotwise.traces.capture_rows import RowWriter

@@ -185,3 +185,13 @@ def test_writing_takes_numpy_and_pyarrow_alone(tmp_path):
         "made.close(complete=True)\n"
         "import slotwise; assert slotwise.open_trace(made.path).n_tokens == 2\n"
     )
+
+
+def test_a_request_below_zero_is_refused_and_not_looked_up_among_the_labels(tmp_path):
+    part(tmp_path)
+    path = tmp_path / "t.parquet.part"
+    data = path.read_bytes()
+    rows = data.index(b"\n", len(MAGIC)) + 1
+    path.write_bytes(data[:rows] + b"\xf0\xff\xff\xff" + data[rows + 4 :])
+    with pytest.raises(BadTrace, match="row 0: request -16; it must not be negative"):
+        list(slotwise.open_trace(path).blocks())

@@ -17,6 +17,7 @@ import T.parquet.part -o T.parquet` makes a trace of it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,7 +102,7 @@ def rows_of(path: Path) -> Trace:
 
 
 def _widths(given: object, where: str) -> dict[int, int]:
-    if not isinstance(given, dict) or not all(key.isdigit() and len(key) < 7 for key in given):
+    if not isinstance(given, dict) or not all(re.fullmatch("[0-9]{1,6}", key) for key in given):
         raise BadTrace(f"{where}: widths must be an object, horizon -> width, not {short(given)}")
     return {int(h): check_whole(where, f"widths[{h}]", width, 1, 65_535) for h, width in given.items()}
 
@@ -111,7 +112,7 @@ def _requests(rows: np.ndarray, labels: list[str]) -> tuple[dict, ...]:
     ids, index = np.unique(rows["request"], return_inverse=True)
     prompt = np.bincount(index, rows["phase"] == 0)
     return tuple(
-        {"id": int(i), "label": labels[i] if i < len(labels) else None, "prompt_tokens": int(n)}
+        {"id": int(i), "label": labels[i] if 0 <= i < len(labels) else None, "prompt_tokens": int(n)}
         for i, n in zip(ids, prompt, strict=True)
     )
 

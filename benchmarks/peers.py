@@ -38,7 +38,8 @@ def bench(name: str, doc: str | None, rows: Callable[[argparse.Namespace], Itera
     parser.add_argument("--tiny", action="store_true", help="only show that it works, in seconds")
     parser.add_argument("--keep", action="store_true", help=f"write benchmarks/results/{name}-DATE.json")
     asked = parser.parse_args()
-    record = {"command": " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]), "machine": machine()}
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]  # no machine's own places
+    record = {"command": " ".join([f"python benchmarks/{Path(sys.argv[0]).name}", *words]), "machine": machine()}
     print(json.dumps(record), flush=True)
     kept = []
     for row in rows(asked):

@@ -1,6 +1,7 @@
 """`slotwise capture`: a trace from a model that really runs."""
 
 import json
+from pathlib import Path
 
 import click
 
@@ -71,7 +72,14 @@ def command(model, output, horizon, force, as_json, **options):
             progress(0, None, "loading the model")
             result = slotwise.capture(model, output, horizons=horizons, force=force, progress=progress, **options)
     except (KeyboardInterrupt, SystemExit):
-        click.echo(f"slotwise: interrupted; complete steps are kept in {output}, if there were any", err=True)
+        part = Path(f"{output}.part")
+        if part.exists():
+            said = (
+                f"complete steps are kept in {part}; `slotwise trace import {part} -o {output}` makes a trace of them"
+            )
+        else:
+            said = f"complete steps are kept in {output}" if Path(output).exists() else "no step was complete"
+        click.echo(f"slotwise: interrupted; {said}", err=True)
         raise
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))

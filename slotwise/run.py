@@ -111,7 +111,7 @@ def run(
     if overlap not in SIDES or repeats < 1:
         raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    checkpoint = weights_of(opened, weights) if weights else None
+    checkpoint = weights_of(opened, weights, hidden=hidden, intermediate=intermediate, dtype=dtype) if weights else None
     preset = shape_of(shape) if shape else shape_for(opened.model)
     layouts = checkpoint.layouts if checkpoint else layouts_of(opened, preset, hidden, intermediate, dtype)
     if options.get("row_bytes") is not None:
@@ -119,7 +119,7 @@ def run(
     captured, opened = opened, opened.with_row_bytes([layout.row_bytes for layout in layouts])
     asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
     check_outputs(timeline, out, trace, weights)
-    dense = check_dense(dense_us, preset, opened)
+    dense = check_dense(dense_us, preset, opened, hidden)
     headroom = parse_bytes(headroom)
     warn_idle(options.get("predictor"), [asked.width])
     source, size = asked.source(opened), asked.size(opened)

@@ -56,8 +56,11 @@ def restricted_to(sms: int | None, link_pad: int) -> str | None:
     return " and ".join(parts) or None
 
 
-def weights_of(trace: Trace, folder: str | Path) -> Weights:
-    """The weights, if the trace can be of their model."""
+def weights_of(trace: Trace, folder: str | Path, **given: object) -> Weights:
+    """The weights, if the trace can be of their model and nothing else says their shape."""
+    for name, value in given.items():
+        if value is not None:
+            raise BadExecutor(f"{name}={value}: the weights in {folder} say it; leave one of the two out")
     found = open_weights(folder)
     if (len(found.layouts), found.n_experts) != (trace.n_layers, trace.n_experts):
         raise BadExecutor(
@@ -67,13 +70,17 @@ def weights_of(trace: Trace, folder: str | Path) -> Weights:
     return found
 
 
-def check_dense(dense_us: float | str, preset: Shape | None, trace: Trace) -> float:
+def check_dense(dense_us: float | str, preset: Shape | None, trace: Trace, hidden: int | None) -> float:
     """The microseconds, 0 for `auto` until they are known. Raises BadExecutor."""
     if dense_us == "auto":
         if preset is None or not preset.dense:
             raise BadExecutor(
                 f"dense_us='auto': no preset says how much of {trace.model!r} is dense; give microseconds, or a shape "
                 f"of {', '.join(name for name, shape in PRESETS.items() if shape.dense)}"
+            )
+        if hidden not in (None, preset.hidden):
+            raise BadExecutor(
+                f"dense_us='auto' is that of hidden={preset.hidden}, not of hidden={hidden}: give microseconds"
             )
         return 0.0
     if isinstance(dense_us, str) or not 0 <= dense_us <= MOST_DENSE_US:
@@ -87,8 +94,8 @@ def layouts_of(
     """The rows' shape, by layer: as asked, else of a preset."""
     if found is None and not (hidden and intermediate):
         raise BadExecutor(
-            f"{trace.name}: no shape known for the model {trace.model!r}; give --hidden and --intermediate, or --shape "
-            f"({', '.join(PRESETS)})"
+            f"{trace.name}: no shape known for the model {trace.model!r}; give --hidden and --intermediate, --shape "
+            f"({', '.join(PRESETS)}), or --weights"
         )
     found = found or Shape(1, 1)
     return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layouts(

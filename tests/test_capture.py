@@ -184,3 +184,40 @@ def test_gradients_that_a_caller_wants_are_left_alone(model, tmp_path):
     model.zero_grad()
     assert all(np.array_equal(a, b) for a, b in zip(alone, captured, strict=True))
     assert alone
+
+
+def test_a_capture_records_one_block(model, tmp_path):
+    capture = slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=())
+    with capture:
+        generate(model)
+        with pytest.raises(slotwise.BadTrace, match="one block"), capture:
+            pass
+    with pytest.raises(slotwise.BadTrace, match="one block"), capture:
+        pass
+    assert not any(module._forward_hooks for module in model.modules())
+    assert slotwise.open_trace(tmp_path / "t.parquet").n_steps == capture.n_steps
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_that_a_capture_is_writing_is_left_to_it(model, tmp_path, force):
+    two = [slotwise.Capture(model, tmp_path / "t.parquet", end_tokens=(), force=force) for _ in range(2)]
+    with two[0]:
+        generate(model)
+        with pytest.raises(slotwise.BadTrace, match="another capture is writing"), two[1]:
+            pass
+        generate(model)
+    assert slotwise.open_trace(tmp_path / "t.parquet").n_steps == two[0].n_steps
+
+
+def test_weights_that_are_no_numbers_end_the_capture_and_leave_no_file(tmp_path):
+    spoilt = tiny("olmoe")
+    with torch.no_grad():
+        next(spoilt.parameters()).fill_(float("nan"))
+    with pytest.raises(slotwise.BadTrace, match="not finite"), slotwise.Capture(spoilt, tmp_path / "t.parquet"):
+        generate(spoilt)
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_that_are_no_text_are_refused_at_once(model, tmp_path):
+    with pytest.raises(slotwise.BadTrace, match="labels"):
+        slotwise.Capture(model, tmp_path / "t.parquet", labels=[1])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,3 +199,52 @@ def test_a_real_model_from_capture_to_report(shared, tmp_path):
     assert facts["warnings"] == []
     slotwise("compare", "t.parquet", "-o", "report", cwd=tmp_path)
     assert "<html" in (tmp_path / "report" / "report.html").read_text()
+
+
+def spoilt(place, name, change):
+    """A copy of the model whose config.json has been changed."""
+    copy = place / name
+    shutil.copytree(place / "model", copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | change))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hidden_layers": 9}, "the weights lack"),
+        ({"hidden_size": 256}, "cannot be loaded"),
+        ({"num_experts_per_tok": "x"}, "cannot be loaded"),
+    ],
+)
+def test_a_config_that_its_weights_do_not_fit_is_refused_in_a_line(capture, place, change, said):
+    copy = spoilt(place, f"spoilt-{next(iter(change))}", change)
+    told = capture("--prompts", "prompts.txt", code=2, out="no.parquet", model=copy)
+    assert said in told
+    assert told.count("\n") == 1
+    assert not list(place.glob("no.parquet*"))
+
+
+@pytest.mark.parametrize("size", [0, 100, 5000])
+def test_weights_that_were_cut_are_refused_in_a_line(capture, place, size):
+    copy = spoilt(place, f"cut-{size}", {})
+    (file,) = copy.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:size])
+    told = capture("--prompts", "prompts.txt", code=2, out="no.parquet", model=copy)
+    assert "cannot be loaded" in told
+    assert told.count("\n") == 1
+
+
+def test_numbers_that_cannot_be_drawn_with_are_refused_before_the_model_is_loaded(capture):
+    for words, said in ((("--seed", "9" * 30), "seed"), (("--temperature", "1e-45"), "from 0.001 on")):
+        assert said in capture("--prompts", "prompts.txt", *words, code=2, model="./nowhere")
+
+
+def test_prompts_end_at_line_ends_alone_and_are_not_overwritten(capture, place):
+    (place / "odd.JSONL").write_text('\ufeff{"prompt": "w5\\u2028w6"}\n{"prompt": "w7\u2028w8"}\r\n', newline="")
+    assert json.loads(capture("--prompts", "odd.JSONL", "--max-new-tokens", "2", "--json"))["n_requests"] == 2
+    (place / "half.jsonl").write_text('{"prompt": "\\ud800 w5"}\n')
+    assert "half of a surrogate pair" in capture("--prompts", "half.jsonl", code=2)
+    assert "another file" in capture("--prompts", "prompts.txt", code=2, out="prompts.txt")
+    assert (place / "prompts.txt").read_text().startswith("w5")

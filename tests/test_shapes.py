@@ -37,7 +37,7 @@ def test_dense_time_is_bytes_over_the_rate():
 
 def test_automatic_dense_time_is_that_of_the_measured_device():
     """The preset's own weights, though the rows computed are small ones."""
-    asked = {"shape": "OLMoE-1B-7B", "hidden": 64, "intermediate": 64, "slots": 8, "steps": 2, "alias_layers": 1}
+    asked = {"shape": "OLMoE-1B-7B", "intermediate": 16, "slots": 8, "steps": 2, "alias_layers": 1}
     (run,) = slotwise.run("sample", dense_us="auto", **asked)["runs"]
     assert run["dense_us"] == pytest.approx(
         PRESETS["OLMoE-1B-7B"].dense_us(run["ceilings"]["device_read_per_s"]), rel=2
@@ -49,3 +49,8 @@ def test_automatic_dense_time_is_that_of_the_measured_device():
 def test_what_cannot_be_is_refused_with_the_way_out(given, said):
     with pytest.raises(BadExecutor, match=said):
         slotwise.run("sample", shape="tiny", slots=8, steps=1, dense_us=given)
+
+
+def test_automatic_dense_time_of_another_hidden_size_is_refused():
+    with pytest.raises(BadExecutor, match="hidden=2048, not of hidden=64"):
+        slotwise.run("sample", shape="OLMoE-1B-7B", hidden=64, intermediate=64, slots=8, steps=1, dense_us="auto")

@@ -42,7 +42,8 @@ class Capture:
 
     Rows go to `path` + ".part" as the model runs, once a second or sooner; leaving the block, for whatever reason,
     turns all complete steps into `path`. After a hard kill `slotwise trace import` makes a trace of those written.
-    Tokens and logits are those of a run without capture, and no hook waits for a GPU. Raises BadTrace for a model that
+    One thread calls the model, without beams: those change places in the batch unseen. Tokens and logits are those of a
+    run without capture, and no hook waits for a GPU. Raises BadTrace for a model that
     no adapter knows, for files that exist (unless `force`), and for passes that it cannot tell apart.
     """
 
@@ -107,6 +108,8 @@ class Capture:
     def __enter__(self) -> Capture:
         import torch  # pyright: ignore[reportMissingImports]
 
+        if self._hooks or self._pass.number:
+            raise BadTrace("a Capture records one block; make another one for the next")
         self._rows.open()
         self._torch, found = torch, self._routers
         with torch.no_grad():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -20,11 +22,11 @@ def check_free(path: Path, force: bool) -> Path:
     check_target(path)
     check_target(part)
     if path.exists() and not force:
-        raise BadTrace(f"{path} exists; choose another name, or replace it with force")
+        raise BadTrace(f"{path} exists; choose another name, or replace it (--force, force=True)")
     if part.exists() and not force:
         raise BadTrace(
             f"{part} is what a capture left that was broken off; keep it with `slotwise trace import {part} -o {path}` "
-            "and remove it, or replace it with force"
+            "and remove it, or replace it (--force, force=True)"
         )
     return part
 
@@ -46,6 +48,8 @@ class RowWriter:
     ) -> None:
         self.path, self.part = path, check_free(path, force)
         self._dtype, self._top_k, self._widths = layout(meta, widths), meta.top_k, widths
+        if not all(isinstance(label, str) for label in labels):
+            raise BadTrace(f"labels={list(labels)}: each is the name of a request, text")
         self._header = header(meta, widths, labels)
         self._ends = np.array(ends, np.int64)
         self._file: BinaryIO | None = None
@@ -60,8 +64,15 @@ class RowWriter:
         return self._state.n_rows
 
     def open(self) -> None:
-        self._file = self.part.open("wb", buffering=0)
-        self._file.write(self._header)
+        file = os.fdopen(os.open(self.part, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise BadTrace(f"{self.part}: another capture is writing it; choose another name") from None
+        self._file = file
+        file.truncate(0)
+        file.write(self._header)
 
     def write(
         self,
@@ -106,6 +117,8 @@ class RowWriter:
         k = self._top_k
         rows["experts"] = table[..., :k]
         rows["weights"] = table[..., k : 2 * k].view(np.float16)
+        if not np.isfinite(rows["weights"]).all():
+            raise BadTrace(f"step {state.n_steps} or later: weights of a router are not finite; is the model whole?")
         begin = 2 * k
         for horizon, width in self._widths.items():
             rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]

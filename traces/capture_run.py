@@ -12,7 +12,7 @@ from typing import Any
 
 from .capture import Capture
 from .capture_rows import check_free
-from .errors import BadTrace
+from .errors import BadTrace, CaptureFailed
 from .importing import short
 from .meta import check_whole
 from .opening import open_trace
@@ -53,8 +53,11 @@ def capture(
         raise BadTrace("a capture needs prompts to continue or a text to read, one of the two")
     for name, value in (("max_new_tokens", max_new_tokens), ("batch", batch), ("window", window), ("chunk", chunk)):
         check_whole("capture", name, value, 1, 2**31 - 1)
-    if not 0 <= temperature < 1e6:
-        raise BadTrace(f"temperature={temperature}; it must be a number from 0 (greedy) on")
+    if temperature != 0 and not 0.001 <= temperature < 1e6:
+        raise BadTrace(f"temperature={temperature}; it must be 0 (greedy), or a number from 0.001 on")
+    check_whole("capture", "seed", seed, 0, 2**63 - 1)
+    if Path(output).resolve() in {Path(each).resolve() for each in (prompts, text) if each is not None}:
+        raise BadTrace(f"{output} is what the model is to read; write the trace to another file")
     check_free(Path(output), force)  # before a large model is loaded
     requests = _texts(Path(prompts)) if prompts is not None else _text(Path(text or ""))
     tokenizer, loaded = _load(str(model), device, dtype, revision)
@@ -76,8 +79,9 @@ def capture(
         if progress:
             progress(min(capturing.n_steps, total), total, f"{capturing.n_tokens:,} tokens")
 
+    name = Path(model).resolve().name if Path(model).is_dir() else None  # else the model says it
     options = {"width": width, "horizons": horizons, "check": check, "labels": labels, "source": source, "force": force}
-    capturing = Capture(loaded, output, advance=advance, **options)
+    capturing = Capture(loaded, output, advance=advance, model_name=name, **options)
     import torch  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(seed)
@@ -162,13 +166,27 @@ def _load(model: str, device: str, dtype: str, revision: str | None) -> tuple[An
     try:
         with _quiet():
             tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
-            loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, revision=revision)
-    except (OSError, ValueError, KeyError) as error:
-        raise BadTrace(
-            f"model {model!r} cannot be loaded ({short(' '.join(str(error).split()))}); name a folder of a Hugging "
-            "Face model, with config, weights and tokenizer, or a hub id"
+            loaded, info = AutoModelForCausalLM.from_pretrained(
+                model, dtype=dtype, revision=revision, output_loading_info=True
+            )
+            loaded = loaded.to(device).eval()
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise CaptureFailed(
+            f"model {model!r} does not fit the memory of {device} ({short(' '.join(str(error).split()))}); use a "
+            "smaller dtype, or slotwise.Capture around a model that you have spread over devices"
         ) from None
-    return tokenizer, loaded.to(device).eval()
+    except Exception as error:  # noqa: BLE001  # several libraries read these files, each with errors of its own
+        raise BadTrace(
+            f"model {model!r} cannot be loaded ({type(error).__name__}: {short(' '.join(str(error).split()))}); name a "
+            "folder of a Hugging Face model, with config, weights and tokenizer, or a hub id"
+        ) from None
+    missing = sorted(set(info["missing_keys"]) - set(getattr(loaded, "all_tied_weights_keys", ())))
+    if missing:
+        raise BadTrace(
+            f"model {model!r}: the weights lack {len(missing)} tensors that the config asks for, such as {missing[0]}; "
+            "they would be drawn at random"
+        )
+    return tokenizer, loaded
 
 
 @contextmanager
@@ -190,11 +208,11 @@ def _quiet() -> Iterator[None]:
 def _texts(path: Path) -> list[tuple[str, str]]:
     """(prompt, label) of each line that is not blank."""
     found = []
-    for number, line in enumerate(_decoded(path).splitlines(), 1):
+    for number, line in enumerate(_decoded(path).replace("\r\n", "\n").split("\n"), 1):
         if not line.strip():
             continue
         prompt, label = line, f"prompt {len(found)}"
-        if path.suffix == ".jsonl":
+        if path.suffix.lower() == ".jsonl":
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
@@ -205,6 +223,8 @@ def _texts(path: Path) -> list[tuple[str, str]]:
                 raise BadTrace(
                     f'{path} line {number}: {short(record)}; a line is like {{"prompt": "Once", "label": "prose"}}'
                 )
+        if any("\ud800" <= letter <= "\udfff" for letter in prompt + label):
+            raise BadTrace(f"{path} line {number}: half of a surrogate pair is no text")
         found.append((prompt, label))
     if not found:
         raise BadTrace(f"{path}: no prompts; write one a line")
@@ -217,7 +237,7 @@ def _text(path: Path) -> list[tuple[str, str]]:
 
 def _decoded(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadTrace(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
 
@@ -226,7 +246,7 @@ def _encode(tokenizer: Any, model: Any, body: str, what: str) -> list[int]:
     tokens = tokenizer(body)["input_ids"]
     size = model.get_input_embeddings().weight.shape[0]
     if not tokens:
-        raise BadTrace(f"{what}: no tokens in {short(body)}; write some text")
+        raise BadTrace(f"{what}: no tokens in {short(body)}; write some text, or see that the tokenizer is there")
     if max(tokens) >= size:
         raise BadTrace(f"{what}: token {max(tokens)}, but the model knows {size}; is the tokenizer that of the model?")
     return tokens

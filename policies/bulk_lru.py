@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .layout import COUNTERS
+from .layout import COUNTERS, VERBS
 
 _DEMANDS, _HITS, _HITS_DEMAND, _MISSES, _COMPULSORY, _LOADS, _BYPASSED, _FILLS, _EVICTIONS, _BY_DEMAND, _ROUTED = (
     COUNTERS.index(name)
@@ -18,6 +18,7 @@ _DEMANDS, _HITS, _HITS_DEMAND, _MISSES, _COMPULSORY, _LOADS, _BYPASSED, _FILLS, 
         "demands hits hits_demand misses compulsory loads_demand bypassed fills evictions evicted_by_demand routed"
     ).split()
 )
+HIT, LOADED, BYPASSED = (1 + VERBS.index(verb) for verb in ("hit", "load_demand", "bypassed"))
 NEVER = -(2**62)  # place of an expert that was never demanded
 GONE = NEVER + 1  # of one that was, and is not resident
 
@@ -32,11 +33,11 @@ class LruWindow:
         self.residents = np.zeros(max(1, min(slots, n_experts)), np.uint32)  # at places ..., -2, -1: oldest first
         self.state = np.zeros(2, np.int64)  # occupied, loads of the last step
 
-    def replay(self, layer, first_step, starts, cells, experts, counts) -> None:
+    def replay(self, layer, first_step, starts, cells, experts, counts, told) -> None:
         """As `replay_block` of the general kernel, for this layer alone."""
         replay_lru(
             self.slots, layer, first_step, starts, cells, experts, counts,
-            self.place, self.demanded, self.residents, self.state,
+            told, self.place, self.demanded, self.residents, self.state,
         )  # fmt: skip
 
     def finish(self, layer: int, counts) -> None:
@@ -47,10 +48,13 @@ class LruWindow:
 
 
 @njit(nogil=True, cache=True)
-def replay_lru(slots, layer, first_step, starts, cells, experts, counts, place, demanded, residents, state):
-    """One layer's block. `experts` [layers, rows, top_k]; `counts` [cells, layers, counters]; `cells` [steps + 1]."""
+def replay_lru(slots, layer, first_step, starts, cells, experts, counts, told, place, demanded, residents, state):
+    """One layer's block. `experts` [layers, rows, top_k]; `counts` [cells, layers, counters]; `cells` [steps + 1];
+    `told` like experts or empty, as the general kernel fills it."""
     ids = experts[layer, starts[0] : starts[-1]].ravel()  # places are counted from here
     top_k = experts.shape[2]
+    tells = told.size > 0
+    said, here = told.reshape(-1), (layer * experts.shape[1] + starts[0]) * top_k
     n_experts = np.uint64(place.size)
     occupied = state[0]
     tail = -occupied
@@ -66,6 +70,8 @@ def replay_lru(slots, layer, first_step, starts, cells, experts, counts, place, 
                     hits += before >= tail
                     compulsory += before == NEVER
                     place[e] = at
+                    if tells:
+                        said[np.uint64(here + at)] = HIT if before >= tail else LOADED
                 demands = routed = top_k
         else:
             step = first_step + i
@@ -78,6 +84,8 @@ def replay_lru(slots, layer, first_step, starts, cells, experts, counts, place, 
                     demanded[e] = step
                     demands += 1
                     hits += place[e] >= tail
+                    if tells and place[e] >= tail:
+                        said[np.uint64(here) + at] = HIT
             room = slots - hits
             for at in range(np.uint64(low), np.uint64(high)):
                 e = np.uint64(ids[at])
@@ -94,6 +102,8 @@ def replay_lru(slots, layer, first_step, starts, cells, experts, counts, place, 
                     else:
                         place[e] = GONE
                         bypassed += 1
+                    if tells:
+                        said[np.uint64(here) + at] = LOADED if place[e] == at else BYPASSED
         loads = demands - hits - bypassed
         occupied += loads
         evictions = np.int64(0)

@@ -73,19 +73,26 @@ def kernel(policy: type[Policy], **features: bool) -> ModuleType:
     and runs slower, but many short runs with ever other options compile less.
     """
     if os.environ.get("SLOTWISE_KERNELS") == "full" and _shipped(policy):
-        features |= {"full": True, "look": True}
+        features |= {"full": True, "look": True, "tell": True}
     with _lock:
         return make_kernel(policy, **features)
 
 
 @cache
 def make_kernel(
-    policy: type[Policy], *, full: bool = True, look: bool = True, record: bool = True, plain: bool = False
+    policy: type[Policy],
+    *,
+    full: bool = True,
+    look: bool = True,
+    record: bool = True,
+    tell: bool = False,
+    plain: bool = False,
 ) -> ModuleType:
     """The compiled functions for a policy class, with no more features than asked for: fewer are faster.
 
     full: every option; else the event contract in slots, without lag, cap, overflow, warm-up and streaming.
     look: look-ahead. record: plans are kept, for live calls and plan hashes.
+    tell: what becomes of each demand and prediction can be told, for prices and pollution.
     plain: without the policy's faster victim structure, by a scan of `priority`.
     """
     made_of = "\0".join(f"{module}.{name}={text}" for (module, name), text in sorted(basis(policy).items()))
@@ -97,6 +104,7 @@ def make_kernel(
         "FULL": full,
         "LOOK": look,
         "RECORD": record or full,
+        "TELL": tell,
     }
     body = "".join(_specialised((_FOLDER / name).read_text().split(_MARK)[1], flags) for name in _TEMPLATE)
     parts = [(_FOLDER / name).read_text() for name in _BASIS]

@@ -132,14 +132,14 @@ def disarm(p, n, failures, f, at):
 @njit(nogil=True, cache=True)
 def replay_block(
     address, pool, first_step, rows, starts, cells, resets, experts, predicted, recorded, width, horizon, clocks,
-    future, counts, bits, log, failures
+    future, counts, told, ahead, log, failures
 ):  # fmt: skip
     """Replays the steps of one block against one pool: a layer's own, or the global one with all layers in turn.
 
     `experts` [layers, rows, top_k], `predicted` [layers, rows, recorded] or empty, `future` like experts or empty,
     `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the
-    step before the block), `resets` [steps], `clocks` [steps, layers] or empty, `bits` like experts or empty, `log`
-    [n, 4] or empty, `failures` [n, 5] or empty: (step, layer, 1 if look-ahead, first load, 1 if doubtful) of this pool
+    step before the block), `resets` [steps], `clocks` [steps, layers] or empty, `told` like experts and `ahead` like
+    predicted, or empty: receive one more than the code of what became of it, at the first mention; `log` [n, 4] or empty, `failures` [n, 5] or empty: (step, layer, 1 if look-ahead, first load, 1 if doubtful) of this pool
     in the order of its phases. Returns the number of log rows written.
     """
     p = open_pool(address, pool)
@@ -150,9 +150,10 @@ def replay_block(
     last_layer = n_layers if wide else pool + 1
     top_k = experts.shape[2]
     absent = np.int64(all_ones(predicted))
-    ids, offers, nexts, flags = data_of(experts), data_of(predicted), data_of(future), data_of(bits)
+    ids, offers, nexts = data_of(experts), data_of(predicted), data_of(future)
+    said, granted = data_of(told), data_of(ahead)
     shared[H.has_future] = future.size
-    shared[H.has_bits] = bits.size
+    shared[H.told], shared[H.told_ahead] = told.size, ahead.size
     logs = RECORD and log.size > 0
     fails = FULL and failures.size > 0
     next_failure = 0
@@ -172,7 +173,7 @@ def replay_block(
                 clock = clocks[i, layer - horizon] if clocks.size else 0
                 at = shifted(p, moment(p, now, layer - horizon, clock), layer)
                 f = arm(p, failures, next_failure, now, layer, 1) if fails else NONE
-                look_ahead(p, n, at, offers, (layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                look_ahead(p, n, at, offers, (layer * rows + lo) * recorded, hi - lo, recorded, width, absent, granted)
                 if f != NONE:
                     disarm(p, n, failures, f, at)
                 if logs:
@@ -181,7 +182,7 @@ def replay_block(
             at = moment(p, now, layer, clock)
             first = layer * rows * top_k
             f = arm(p, failures, next_failure, now, layer, 0) if fails else NONE
-            demand(p, n, at, ids, first + lo * top_k, first + hi * top_k, hi - lo, nexts, flags)
+            demand(p, n, at, ids, first + lo * top_k, first + hi * top_k, hi - lo, nexts, said)
             if f != NONE:
                 disarm(p, n, failures, f, at)
             if logs:
@@ -189,7 +190,7 @@ def replay_block(
             if looks and wide and layer + horizon < n_layers:
                 at = shifted(p, at, layer + horizon)
                 f = arm(p, failures, next_failure, now, at.layer, 1) if fails else NONE
-                look_ahead(p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent)
+                look_ahead(p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent, granted)
                 if f != NONE:
                     disarm(p, n, failures, f, at)
                 if logs:

@@ -60,7 +60,7 @@ def step(address, layer, ids, n_tokens):
         shared[H.clock] += distinct(ids, shared[H.n_experts])
     p.head[P.recording] = 1
     at = moment(p, shared[H.now], layer, shared[H.clock])
-    shared[H.has_future] = shared[H.has_bits] = 0
+    shared[H.has_future] = shared[H.told] = shared[H.told_ahead] = 0
     demand(p, counts, at, data_of(ids), 0, ids.size, n_tokens, as_int64(address), as_uint8(address))
     return 0
 
@@ -124,6 +124,7 @@ def prefetch(address, layer, predicted, n_tokens, width):
     at = shifted(p, moment(p, shared[H.now], shared[H.last_layer], shared[H.clock]), layer)
     recorded = predicted.size // n_tokens if n_tokens else 0
     look_ahead(
-        p, counts, at, data_of(predicted), 0, n_tokens, recorded, min(width, recorded), np.int64(all_ones(predicted))
-    )
+        p, counts, at, data_of(predicted), 0, n_tokens, recorded, min(width, recorded), np.int64(all_ones(predicted)),
+        as_uint8(address),
+    )  # fmt: skip
     return 0

@@ -9,13 +9,13 @@ from .kernel_loads import begin, meet, serve_miss, trim
 from .kernel_slots import hold, inlined, internal, record, touch
 from .layout import NONE
 from .names import C, H, P, V
-from .policy import FULL, FUTURE, NUMBERS, PLANS_TICKS, RECORD, choose
+from .policy import FULL, FUTURE, NUMBERS, PLANS_TICKS, RECORD, TELL, choose
 
 # --- generated modules begin here ---
 
 
 @internal
-def demand_event(p, n, at, ids, lo, hi, future, bits):
+def demand_event(p, n, at, ids, lo, hi, future, told):
     """Phases 2 to 4, the whole demand judged against residency at the start of the tick."""
     head = p.head
     tick = at.tick
@@ -53,14 +53,16 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
                 prefetched += 1
             if recording:
                 record(p, V.hit, key, p.slot[key])
+            if TELL and p.shared[H.told]:
+                told[i] = 1 + V.hit
         else:
             if not p.known[key]:
                 compulsory += 1
             p.missed[misses] = key
+            if TELL:
+                p.asked[misses] = i - lo
             misses += 1
         p.known[key] = 1
-        if FULL and p.shared[H.has_bits]:
-            bits[i] = 1 if hit else 2
     layer = at.layer
     hits = count - misses
     n[layer * C.n + C.demands] += count
@@ -75,7 +77,9 @@ def demand_event(p, n, at, ids, lo, hi, future, bits):
         if PLANS_TICKS:
             choose(p, at, misses)
         for i in range(misses):
-            serve_miss(p, n, p.missed[i], at, i)
+            verb = serve_miss(p, n, p.missed[i], at, i)
+            if TELL and p.shared[H.told]:
+                told[lo + p.asked[i]] = 1 + verb
     if FULL and p.shared[H.exceed]:
         trim(p, n, at)
 
@@ -93,7 +97,7 @@ def count_hit(p, n, layer, key):
 
 
 @internal
-def demand_sequential(p, n, at, ids, lo, hi, future, bits):
+def demand_sequential(p, n, at, ids, lo, hi, future, told):
     """Phases 2 to 4 one expert at a time: later members can be the victims of earlier ones."""
     head = p.head
     tick = at.tick
@@ -122,18 +126,18 @@ def demand_sequential(p, n, at, ids, lo, hi, future, bits):
             p.demanded[key] = head[P.touches]
         if FUTURE and p.shared[H.has_future]:
             p.next[key] = future[i]
-        hit = p.slot[key] != NONE and (not FULL or p.land[key] <= tick)
-        if FULL and p.shared[H.has_bits]:
-            bits[i] = 1 if hit else 2
-        if hit:
+        verb = V.hit
+        if p.slot[key] != NONE and (not FULL or p.land[key] <= tick):
             count_hit(p, n, layer, key)
         else:
             n[layer * C.n + C.misses] += 1
             if not p.known[key]:
                 n[layer * C.n + C.compulsory] += 1
             head[P.scored] = 0
-            serve_miss(p, n, key, at, j)
+            verb = serve_miss(p, n, key, at, j)
         p.known[key] = 1
+        if TELL and p.shared[H.told]:
+            told[i] = 1 + verb
     if head[P.recording]:
         hits_first(p, start)
     for j in range(count):
@@ -161,7 +165,7 @@ def hits_first(p, start):
 
 
 @internal
-def stream_demand(p, n, at, ids, lo, hi, future, bits):
+def stream_demand(p, n, at, ids, lo, hi, future, told):
     """A streamed step: residents are read, the rest passes by, and nothing remembers it."""
     mark = 2 * at.tick + 2
     layer = at.layer
@@ -180,18 +184,18 @@ def stream_demand(p, n, at, ids, lo, hi, future, bits):
             p.next[key] = future[i]
         n[layer * C.n + C.demands] += 1
         hit = p.slot[key] != NONE and p.land[key] <= at.tick
-        if FULL and p.shared[H.has_bits]:
-            bits[i] = 1 if hit else 2
         if hit:
             count_hit(p, n, layer, key)
         else:
             n[layer * C.n + C.misses] += 1
             n[layer * C.n + C.streamed] += 1
             record(p, V.streamed, key, NONE)
+        if TELL and p.shared[H.told]:
+            told[i] = 1 + (V.hit if hit else V.streamed)
 
 
 @internal
-def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
+def demand(p, n, at, ids, lo, hi, n_tokens, future, told):
     """One tick of demand: `ids[lo:hi]` are the routed experts of the step's tokens at this layer, in order."""
     p.head[P.n_records] = 0
     if FULL:
@@ -199,8 +203,8 @@ def demand(p, n, at, ids, lo, hi, n_tokens, future, bits):
     if at.now >= p.head[P.due]:
         begin(p, n, at)
     if FULL and p.shared[H.stream] and n_tokens > p.shared[H.batch_gate]:
-        stream_demand(p, n, at, ids, lo, hi, future, bits)
+        stream_demand(p, n, at, ids, lo, hi, future, told)
     elif FULL and p.shared[H.sequential]:
-        demand_sequential(p, n, at, ids, lo, hi, future, bits)
+        demand_sequential(p, n, at, ids, lo, hi, future, told)
     else:
-        demand_event(p, n, at, ids, lo, hi, future, bits)
+        demand_event(p, n, at, ids, lo, hi, future, told)

@@ -24,7 +24,7 @@ from .kernel_slots import (
 )
 from .layout import FOREVER, NEVER, NONE
 from .names import C, H, P, V
-from .policy import FULL, PLANS_TICKS, RECORD, met, refused
+from .policy import FULL, PLANS_TICKS, RECORD, TELL, met, refused
 
 # --- generated modules begin here ---
 
@@ -148,11 +148,12 @@ def refuse(p, n, key, layer, reason, verb, place):
     n[layer * C.n + reason] += 1
     refused(p, key)
     record(p, verb, key, place)
+    return verb
 
 
 @inlined
 def serve_miss(p, n, key, at, index):
-    """Late, gate, throttle, slot: the first refusal is the one counted."""
+    """Late, gate, throttle, slot: the first refusal is the one counted. Returns what became of it."""
     layer = at.layer
     head = p.head
     shared = p.shared
@@ -162,16 +163,14 @@ def serve_miss(p, n, key, at, index):
             p.unused[key] = 0
             n[layer * C.n + C.used_late] += 1
         record(p, V.late, key, p.slot[key])
-        return
+        return V.late
     if shared[H.gate]:
         if p.gated[key] != 0xFFFFFFFF:
             p.gated[key] += np.uint32(1)
         if p.gated[key] < shared[H.gate_admit]:
-            refuse(p, n, key, layer, C.gated, V.gated, NONE)
-            return
+            return refuse(p, n, key, layer, C.gated, V.gated, NONE)
     if not may_load(p, at):
-        refuse(p, n, key, layer, C.throttled, V.throttled, NONE)
-        return
+        return refuse(p, n, key, layer, C.throttled, V.throttled, NONE)
     if warming(p) or (PLANS_TICKS and not p.kept[index]):
         verdict = NO_VICTIM
     elif FULL and shared[H.exceed]:
@@ -180,11 +179,9 @@ def serve_miss(p, n, key, at, index):
         verdict = make_room(p, n, key, at, layer, False)
     if verdict == REFUSED:
         n[layer * C.n + C.failed] += 1
-        refuse(p, n, key, layer, C.failed_demand, V.failed, NONE)
-        return
+        return refuse(p, n, key, layer, C.failed_demand, V.failed, NONE)
     if verdict != ROOM:
-        refuse(p, n, key, layer, C.bypassed, V.bypassed, NONE)
-        return
+        return refuse(p, n, key, layer, C.bypassed, V.bypassed, NONE)
     head[P.loads] += 1
     if FULL:
         head[P.started] += 1
@@ -193,6 +190,7 @@ def serve_miss(p, n, key, at, index):
     n[layer * C.n + C.loads_demand] += 1
     n[layer * C.n + C.fills] += 1
     record(p, V.load_demand, key, slot)
+    return V.load_demand
 
 
 @internal
@@ -208,7 +206,7 @@ def trim(p, n, at):
 
 
 @internal
-def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
+def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent, told):
     """Phase 5: predictions for `at.layer`, rank by rank, every token's best first; `lo`: the first of them."""
     head = p.head
     head[P.n_records] = 0
@@ -237,23 +235,26 @@ def look_ahead(p, n, at, predicted, lo, n_tokens, recorded, width, absent):
             p.mark[key] = mark
             hold(p, key, tick)
             p.considered[count] = key
+            if TELL:
+                p.asked[count] = token * recorded + rank
             count += 1
     n[layer * C.n + C.predictions] += offered
     head[P.scored] = 0
     for i in range(count):
-        offer(p, n, p.considered[i], at)
+        if offer(p, n, p.considered[i], at) and TELL and p.shared[H.told_ahead]:
+            told[lo + p.asked[i]] = 1 + V.load_speculative
 
 
 @inlined
 def offer(p, n, key, at):
-    """Redundant, throttle, slot, guard: the first refusal is the one counted."""
+    """Redundant, throttle, slot, guard: the first refusal is the one counted. Returns whether a load started."""
     layer = at.layer
     head = p.head
     touch(p, key)
     if p.slot[key] != NONE:
         n[layer * C.n + C.redundant] += 1
         record(p, V.redundant, key, p.slot[key])
-        return
+        return False
     reason = C.dropped_no_victim
     if not may_load(p, at):
         reason = C.dropped_throttle
@@ -268,11 +269,12 @@ def offer(p, n, key, at):
             n[layer * C.n + C.loads_speculative] += 1
             n[layer * C.n + C.fills] += 1
             record(p, V.load_speculative, key, slot)
-            return
+            return True
         if verdict == REFUSED:
             n[layer * C.n + C.failed] += 1
             refuse(p, n, key, layer, C.failed_prediction, V.failed, NONE)
-            return
+            return False
         if verdict == GUARDED:
             reason = C.dropped_guard
     refuse(p, n, key, layer, reason, V.drop, reason)
+    return False

@@ -3,7 +3,7 @@
 The kernel_*.py and drive*.py files are one template: `compiled.py` copies them into a module of its own for each
 policy, with the policy's functions in place of the defaults imported here, numbers in place of H, P, C and V, and
 True or False in place of the features: FULL (everything that the plain event contract does not need), LOOK
-(look-ahead), RECORD (plans are kept), NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy,
+(look-ahead), RECORD (plans are kept), TELL (what becomes of each demand and prediction is told to a caller), NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy,
 KEEPS_ORDER and PLANS_TICKS.
 
 Every function takes `p`, one pool; `n`, a pointer to the present cell's counters [layer, counter]; and `at`, the

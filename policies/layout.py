@@ -38,7 +38,7 @@ SHARED: Sequence[str] = (
     "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts "
     "region_bytes regions_at counters_at row_bytes_at "
     "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads in_bytes "
-    "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future has_bits "
+    "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future told told_ahead "
     "now last_layer clock begun tokens guard_ratio "
     "parameter0 parameter1 parameter2 parameter3 parameter4 parameter5 parameter6 parameter7"
 ).split()
@@ -81,6 +81,7 @@ FIELDS = (
     ("demand", "int32", "E"),  # D of the present tick, as keys in order of first appearance
     ("missed", "int32", "E"),  # the misses among them
     ("considered", "int32", "E"),  # valid predictions of the present tick
+    ("asked", "int32", "E"),  # where they, or the misses, were mentioned first: places from the first id of the tick
     ("kept", "uint8", "E"),  # misses that a policy which plans whole ticks keeps
     ("verb", "int32", "T"),  # the plan of the present tick
     ("key", "int32", "T"),

@@ -57,7 +57,7 @@ KEEPS_ORDER = False  # True: `oldest` answers, without a scan
 PLANS_TICKS = False  # True: `choose` decides about all misses of a tick at once
 NUMBERS = True  # touches and fills are numbered
 FUTURE = False  # True: `p.next` is kept
-FULL = LOOK = RECORD = True  # features of a kernel, see kernel_slots.py
+FULL = LOOK = RECORD = TELL = True  # features of a kernel, see kernel_slots.py
 
 
 @dataclass(frozen=True)

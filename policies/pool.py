@@ -39,7 +39,7 @@ class Pool:
         width: predictions per token considered; None is all that `prefetch` gets.
         capacity_bytes: in place of `slots`: bytes of each pool, for rows of unequal size.
         row_bytes: bytes of one row, one number or one per layer; a pool of bytes needs them.
-        future, record, look, full, plain: internal, for replay: what the compiled kernel can do without.
+        future, record, look, full, tell, plain: internal, for replay: what the compiled kernel can do without.
 
     Raises BadPolicy for a number or a combination that cannot be.
     """
@@ -66,6 +66,7 @@ class Pool:
         record: bool = True,
         look: bool = True,
         full: bool = False,
+        tell: bool = False,
         plain: bool = False,
     ):
         self.spec = spec = parse_policy(policy)
@@ -106,7 +107,7 @@ class Pool:
         full = full or any(rare) or max_loads is not None
         self.full = full
         self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
-        self._features = {"full": full, "look": look, "record": record, "plain": plain or keys > MOST_KEYS}
+        self._features = {"full": full, "look": look, "record": record, "tell": tell, "plain": plain or keys > MOST_KEYS}
         self._words = {
             "sequential": contract == "sequential",
             "exceed": overflow == "exceed",

@@ -69,21 +69,22 @@ class Lane:
             known = first_demand.ravel() if self.pool.n_pools == 1 else first_demand[pool]
             self.pool.buffer.field(pool, "next")[:] = known
 
-    def advance(self, piece: Piece, crew: Crew, bits: np.ndarray = NO_IDS) -> np.ndarray:
+    def advance(self, piece: Piece, crew: Crew, told: np.ndarray = NO_IDS, ahead: np.ndarray = NO_IDS) -> np.ndarray:
         """Drives all pools through the piece; returns its counters [cells, layers, counters].
 
-        `bits`, like the block's experts, receives 1 for a hit and 2 for a miss at the first mention of a demand.
+        `told`, like the block's experts, and `ahead`, like the piece's predictions, receive at the first mention what
+        became of a demand (1 + its verb: 1 is a hit), and of a prediction that was loaded.
         """
         counts = np.zeros((len(piece.labels), *self.pool.counters_shape), np.int64)
         if self.lists:
 
             def one(pool: int) -> None:
                 experts = piece.block.experts
-                self.lists[pool].replay(pool, piece.first_step, piece.starts, piece.cells, experts, counts)
+                self.lists[pool].replay(pool, piece.first_step, piece.starts, piece.cells, experts, counts, told)
         else:
 
             def one(pool: int) -> None:
-                self._one(pool, piece, counts, bits)
+                self._one(pool, piece, counts, told, ahead)
 
         try:
             crew.each(one, self.pool.n_pools)
@@ -92,13 +93,13 @@ class Lane:
             raise
         return counts
 
-    def _one(self, pool: int, piece: Piece, counts: np.ndarray, bits: np.ndarray) -> None:
+    def _one(self, pool: int, piece: Piece, counts: np.ndarray, told: np.ndarray, ahead: np.ndarray) -> None:
         ids = piece.ids if self.width else NO_IDS.astype(piece.block.experts.dtype)
         log = self._log(piece) if self.hashed else _NO_LOG
         written = self.pool.kernel.replay_block(
             self.pool.buffer.address, pool, piece.first_step, piece.block.n_rows, piece.starts, piece.cells,
             piece.resets, piece.block.experts, ids, ids.shape[2], min(self.width, ids.shape[2]), self.horizon,
-            piece.clocks, piece.future, counts, bits, log,
+            piece.clocks, piece.future, counts, told, ahead, log,
             _NO_FAILURES if self._failures is None else self._failures[pool],
         )  # fmt: skip
         if self.hashed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from .price import Price
 
 
 @dataclass(frozen=True, repr=False)
@@ -14,7 +16,7 @@ class Result:
     identity and options say what ran; `counters` {name: int or None}, `by_layer` {name: [n_layers]}, `by_phase`
     {phase: {name: int}}, `by_request` {"request": [...], name: [...]}, `along` {"window_steps": int, "first_step":
     [...], name: [...]}; the last three also count `tokens` (of verify steps, the accepted ones). Bytes are None where
-    the row size is unknown, `pollution` without a shadow run.
+    the row size is unknown, `pollution` without a shadow run, `price` without a machine.
     """
 
     identity: dict[str, Any]
@@ -27,6 +29,16 @@ class Result:
     token_cycle_bytes: int | None
     plan_sha256: str | None
     seconds: float
+    price: Price | None = None
+
+    def between(self, without: Result, ceiling: Result) -> Result:
+        """The same, its price beside those of the run without look-ahead and of the oracle's."""
+        assert self.price is not None
+        used = self.counters["prefetch_hits"] + self.counters["used_late"]
+        price = replace(
+            self.price, without=without.price, ceiling=ceiling.price, used=used, loaded=self.counters["loads_speculative"]
+        )
+        return replace(self, price=price)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -39,6 +51,7 @@ class Result:
         nested = {"counters": self.counters, "by_layer": self.by_layer, "by_phase": self.by_phase}
         nested |= {"by_request": self.by_request, "along": self.along, "rates": rates}
         tail = {"token_cycle_bytes": self.token_cycle_bytes, "plan_sha256": self.plan_sha256, "seconds": self.seconds}
+        tail |= {"price": self.price.to_dict() if self.price else None}
         return {**self.identity, **self.options, **nested, **tail}
 
     def to_row(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from .errors import ReplayWarning
 from .future import access_clocks, future_of
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
 from .options import Options, check_workers, warn_idle
+from .pricing import Pricer, Pricing
 from .result import Result
 from .tally import NAMES, STATE, Tally, named
 
@@ -29,51 +31,60 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: Any = None, **
     """Replays one configuration.
 
     trace: a Trace, a path (foreign formats too) or "sample". slots: a count per pool, "25%", or a list with one of them
-    for each layer; or `vram="8GiB"`.
+    for each layer; or `vram="8GiB"`. machine: also price it, on a `Machine` or the file of one; with that come the
+    other keywords of `Pricing`.
     The other keywords are the fields of `Options`, with their defaults, `threads` (default: all cores) and `progress`,
     called with (steps done, steps in all, "").
     Raises BadTrace, BadPolicy or BadOption. The same call gives the same result, whatever the threads.
     """
     threads, progress = options.pop("threads", None), options.pop("progress", None)
+    pricing = Pricing.taken_from(options)
     check_workers("threads", threads)
     warn_idle(options.get("predictor"), [options.get("width", 0)])
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    return run(opened, Options.of(policy=policy, slots=slots, **options), threads=threads, progress=progress)
+    return run(opened, Options.of(policy=policy, slots=slots, **options), pricing=pricing, threads=threads, progress=progress)
 
 
 def run(
     trace: Trace,
     options: Options,
     *,
+    pricing: Pricing | None = None,
     threads: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Result:
-    """Replays `options` (spelt out) on an open trace."""
+    """Replays `options` (spelt out) on an open trace, and prices the replay where it is asked to."""
     began = time.perf_counter()
     source = options.source(trace)
-    replayer = _Replayer(trace, source, options)
+    replayer = _Replayer(trace, source, options, pricing)
     with Crew(threads or os.cpu_count() or 1) as crew:
         for piece in replayer.pieces():
             replayer.advance(piece, crew)
             if progress:
                 progress(piece.first_step + len(piece.starts) - 1, replayer.n_steps, "")
             del piece  # else its block stays while the next one is read
-    return replayer.result(time.perf_counter() - began)
+    result = replayer.result(time.perf_counter() - began)
+    if result.price and options.width and pricing and pricing.bounds:
+        return result.between(*(run(trace, options.but(**other), pricing=replace(pricing, bounds=False), threads=threads)
+                                for other in ({"width": 0, "predictor": "none"}, {"predictor": "oracle"})))  # fmt: skip
+    return result
 
 
 class _Replayer:
     """The state of one run: pools, shadow pools, predictor and counts."""
 
-    def __init__(self, trace: Trace, source: Any, options: Options):
+    def __init__(self, trace: Trace, source: Any, options: Options, pricing: Pricing | None = None):
         self.trace, self.source, self.options = trace, source, options
         self.size = options.size(trace)
         width, polluting = options.width, options.pollution
+        self.pricer = Pricer(pricing, options, trace) if pricing else None
         pool = options.pool(
             trace,
             self.size,
             record=options.plan_hash or bool(options.failures),
             look=width > 0,
-            full=polluting or bool(options.failures),
+            full=bool(options.failures),
+            tell=polluting or pricing is not None,
         )
         lists = self._plain_lru(pool)
         self.lane = Lane(
@@ -86,7 +97,7 @@ class _Replayer:
         )
         self.shadow = None
         if polluting:
-            pool = options.pool(trace, self.size, width=0, record=False, look=False, full=True)
+            pool = options.pool(trace, self.size, width=0, record=False, look=False, tell=True)
             self.shadow = Lane(pool, width=0, horizon=1)
         self.policy = self.lane.pool.spec.policy
         self.predictor = options.predictor_of(trace)
@@ -188,13 +199,19 @@ class _Replayer:
         steps = len(piece.starts) - 1
         sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
         tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)
+        told, worse = (), None
+        if self.pricer:
+            told = self.pricer.told(piece.block, piece.ids)
+        elif self.shadow:
+            told = (np.zeros(piece.block.experts.shape, np.uint8),)
+        counts = self.lane.advance(piece, crew, *told)
         if self.shadow:
-            here, there = (np.zeros(piece.block.experts.shape, np.uint8) for _ in range(2))
-            counts = self.lane.advance(piece, crew, here)
+            there = np.zeros(piece.block.experts.shape, np.uint8)
             self.shadow.advance(piece, crew, there)
-            self.tally.add(counts, piece.labels, tokens, _pollution(here, there, piece))
-        else:
-            self.tally.add(self.lane.advance(piece, crew), piece.labels, tokens)
+            worse = _pollution(told[0], there, piece)
+        self.tally.add(counts, piece.labels, tokens, worse)
+        if self.pricer:
+            self.pricer.advance(piece, sizes)
 
     def result(self, seconds: float) -> Result:
         """Counts what is left in the pools and sums up."""
@@ -243,13 +260,14 @@ class _Replayer:
             token_cycle_bytes=trace.top_k * sum(rows) if rows else None,
             plan_sha256=self.lane.digest(),
             seconds=seconds,
+            price=self.pricer.price() if self.pricer else None,
         )
 
 
 def _pollution(here: np.ndarray, there: np.ndarray, piece: Piece) -> np.ndarray:
     """[cells, layers]: demands that missed here but hit in the shadow run without prefetch."""
     low, high = int(piece.starts[0]), int(piece.starts[-1])
-    worse = ((here[:, low:high] == 2) & (there[:, low:high] == 1)).sum(2)
+    worse = ((here[:, low:high] > 1) & (there[:, low:high] == 1)).sum(2)
     out = np.zeros((len(piece.labels), worse.shape[0]), np.int64)
     np.add.at(out, np.repeat(piece.cells[1:], np.diff(piece.starts)), worse.T)
     return out

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from slotwise.replay import replay as replay
     from slotwise.replay import sweep as sweep
     from slotwise.replay.errors import BadOption as BadOption
+    from slotwise.replay.machine import Machine as Machine
+    from slotwise.replay.machine import read_machine as read_machine
+    from slotwise.replay.machine import write_machine as write_machine
+    from slotwise.replay.machine_presets import estimate_machine as estimate_machine
+    from slotwise.replay.machine_presets import list_machines as list_machines
     from slotwise.reports import write_report as write_report
     from slotwise.reports.errors import BadResult as BadResult
     from slotwise.traces import Trace as Trace
@@ -49,6 +54,11 @@ _HOMES = {  # public name -> the module that defines it
     "Trace": "slotwise.traces",
     "replay": "slotwise.replay",
     "sweep": "slotwise.replay",
+    "Machine": "slotwise.replay.machine",
+    "read_machine": "slotwise.replay.machine",
+    "write_machine": "slotwise.replay.machine",
+    "estimate_machine": "slotwise.replay.machine_presets",
+    "list_machines": "slotwise.replay.machine_presets",
     "compare": "slotwise.compare",
     "run": "slotwise.run",
     "list_backends": "slotwise.executor.backend",
@@ -85,6 +95,7 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "BadResult",
     "BadTrace",
     "Capture",
+    "Machine",
     "Pool",
     "Trace",
     "TraceWarning",
@@ -93,10 +104,12 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "compare",
     "cut",
     "describe",
+    "estimate_machine",
     "export",
     "list_backends",
     "list_exports",
     "list_formats",
+    "list_machines",
     "list_policies",
     "list_predictors",
     "merge",
@@ -104,12 +117,14 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "open_trace",
     "parse_policy",
     "plot_predictions",
+    "read_machine",
     "regroup",
     "replay",
     "run",
     "split",
     "sweep",
     "synthesise",
+    "write_machine",
     "write_profile",
     "write_report",
 ]

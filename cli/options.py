@@ -47,6 +47,24 @@ _REPLAY: list[Callable] = [
 ]  # fmt: skip
 
 
+_PRICE: list[Callable] = [
+    click.option("--machine", metavar="FILE", help="Also price it, in seconds of this machine; 'slotwise machine' "
+                 "estimates one."),
+    click.option("--overlap", type=click.Choice(["on", "off"]), default="on", show_default=True,
+                 help="Priced with both chains at the same time, or one after the other."),
+    click.option("--late", type=click.Choice(["wait", "cold"]), default="wait", show_default=True,
+                 help="Priced so that a hit whose copy has not landed waits for it, or is computed on the CPU."),
+    click.option("--dense-us", type=click.FloatRange(0, 1e6), default=0.0, show_default=True,
+                 help="Microseconds of the GPU a layer that stand for attention."),
+    click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: the machine's]"),
+    click.option("--max-queued", metavar="BYTES", help="Speculative bytes that the link is handed at a time, such as "
+                 "64MiB; demand overtakes the rest. [default: all]"),
+    click.option("--spec-chunk", type=click.IntRange(1), help="Speculative rows in one batch of copies. [default: all]"),
+    click.option("--split-share", type=click.FloatRange(0, 1), help="Share of the misses that is fetched, the rest "
+                 "computed on the CPU. [default: as --miss says]"),
+]  # fmt: skip
+
+
 _SIZED: list[Callable] = [
     click.option("--policy", default="lru", show_default=True, help="Policy; 'slotwise policies' lists them."),
     click.option("--slots", help="Slots per pool: a count (32) or a fraction (25%). [default: 25%, unless --vram]"),
@@ -72,8 +90,8 @@ def decisions(command: Callable) -> Callable:
 
 
 def shared(command: Callable) -> Callable:
-    """Adds those, and what only a replay can be asked for."""
-    return decisions(_with(_REPLAY, command))
+    """Adds those, and what only a replay can be asked for, its price among it."""
+    return decisions(_with(_REPLAY, _with(_PRICE, command)))
 
 
 def _with(options: list[Callable], command: Callable) -> Callable:

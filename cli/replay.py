@@ -12,7 +12,8 @@ from .progress import working
 
 @click.command(
     "replay",
-    epilog="Example: slotwise replay sample --policy 'lfru(half_life=16)+guard' --slots 25% --width 4",
+    epilog="Examples: slotwise replay sample --policy 'lfru(half_life=16)+guard' --slots 25% --width 4; "
+    "slotwise replay sample --width 4 --row-bytes 4718592 --machine machine.json --dense-us 60",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("trace", metavar="T")

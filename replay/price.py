@@ -129,15 +129,15 @@ class Price:
         }
 
     @property
-    def late(self) -> dict[str, float]:
+    def late(self) -> dict[str, Any]:
         """Hits whose copy had not landed when their tick came, the ticks that waited for one, and how long."""
         ticks = self._total("LATE_TICKS")
         return {
-            "late_hits": self._total("LATE_HITS"),
-            "late_ticks": ticks,
+            "late_hits": int(self._total("LATE_HITS")),
+            "late_ticks": int(ticks),
             "lateness_mean_s": self._total("LATENESS") / ticks if ticks else 0.0,
             "lateness_worst_s": float(self.totals[0, price_link.WORST_LATENESS]),
-            "diverted": self._total("DIVERTED"),
+            "diverted": int(self._total("DIVERTED")),
         }
 
     @cached_property

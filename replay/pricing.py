@@ -13,6 +13,7 @@ from .machine import Machine, check_machine, read_machine
 from .price import Price
 from .price_link import FIGURES, N_COUNTS, N_FIGURES, N_STATE, WORST_LATENESS
 from .price_tables import pack, sheets_for, single
+from .sizes import parse_bytes
 
 MOST_US = 1e6
 MOST_ROWS = 4096  # of a step of one token that are looked up in a table
@@ -24,8 +25,8 @@ class Pricing:
 
     overlap: "on" or "off". late: hits whose copy has not landed "wait" for it, or are computed "cold". dense_us:
     microseconds of the device a layer, for attention. cpu_threads: of the cold chain, by default the machine's.
-    max_queued: at most so many speculative bytes are handed to the link at a time, and demand overtakes the rest.
-    spec_chunk: at most so many speculative rows in one batch. split_share: the share of the misses that is fetched
+    max_queued: at most so many speculative bytes (also "64MiB") are handed to the link at a time, and demand overtakes
+    the rest.    spec_chunk: at most so many speculative rows in one batch. split_share: the share of the misses that is fetched
     (with miss="cpu"). bounds: also price the run without look-ahead, and with an oracle of the same width.
     """
 
@@ -34,7 +35,7 @@ class Pricing:
     late: str = "wait"
     dense_us: float = 0.0
     cpu_threads: int | None = None
-    max_queued: int | None = None
+    max_queued: int | str | None = None
     spec_chunk: int | None = None
     split_share: float | None = None
     bounds: bool = True
@@ -47,6 +48,8 @@ class Pricing:
             raise BadOption(f"dense_us={self.dense_us!r}: microseconds from 0 to {MOST_US:g}")
         if self.split_share is not None and not _number(self.split_share, 0, 1):
             raise BadOption(f"split_share={self.split_share!r}: it is a share, 0 to 1")
+        if isinstance(self.max_queued, str):
+            object.__setattr__(self, "max_queued", parse_bytes(self.max_queued))
         for name in ("cpu_threads", "max_queued", "spec_chunk"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -117,6 +120,8 @@ class Pricer:
     def _set(self, machine: Machine, threads: int, trace: Any) -> np.ndarray:
         options, pricing = self.options, self.pricing
         shares = min(machine.contention, key=lambda each: (abs(each.threads - threads), each.threads))
+        if pricing.split_share is not None and options.miss != "cpu":
+            raise BadOption(f"split_share={pricing.split_share}: miss={options.miss} says already what is fetched; leave it out")
         share = {"cpu": pricing.split_share or 0.0, "fetch": 1.0}[options.miss]
         scratch = min(trace.n_experts, max(1, options.batch_gate) * trace.top_k)
         values = {name: machine[name] for name in FIGURES if name in machine.figures} | {

@@ -63,6 +63,7 @@ class Result:
             "by_phase": self.by_phase,
             "by_request": self.by_request,
             "along": self.along,
+            "price": self.price.to_dict() if self.price else None,
         }
 
     def to_polars(self):

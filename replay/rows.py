@@ -10,10 +10,11 @@ from typing import Any
 
 from .errors import BadOption
 from .options import CHOICES, UNRECORDED, Options
+from .price import CAUSES
 from .tally import NAMES
 
 FORMAT = b"slotwise.sweep"
-VERSION = b"2"
+VERSION = b"3"
 _OPTIONS = [name for name in Options.__dataclass_fields__ if name not in (*UNRECORDED, "slots")]
 _KEYED = (
     "trace",
@@ -27,12 +28,19 @@ _KEYED = (
 )
 
 
-def option_key(row: dict[str, Any], *, window=None, pollution=None, hashed=None) -> str:
+PRICED = (
+    "machine_sha256", "overlap", "when_late", "dense_us", "cpu_threads", "max_queued", "spec_chunk", "split_share",
+)  # fmt: skip
+
+
+def option_key(row: dict[str, Any], *, window=None, pollution=None, hashed=None, priced=None) -> str:
     """What makes two rows the same configuration."""
     values = [row.get(name) for name in _KEYED]
     values.append(row["along"]["window_steps"] if window is None else window)
     values.append(row["pollution"] is not None if pollution is None else pollution)
     values.append(row["plan_sha256"] is not None if hashed is None else hashed)
+    price = row.get("price") if priced is None else priced
+    values.append([price[name] for name in PRICED] if price else None)
     return json.dumps(values)
 
 
@@ -80,7 +88,33 @@ def schema():
             pa.struct([("window_steps", whole), *((n, pa.list_(whole)) for n in ("first_step", "tokens")), *lists]),
         ),
     ]
+    nested.append(("price", _price()))
     return pa.schema(flat_columns() + nested, metadata={b"format": FORMAT, b"version": VERSION})
+
+
+def _price():
+    """The column of prices, null where no machine was given: what `Price.to_dict` holds."""
+    import pyarrow as pa
+
+    text, whole, real = pa.string(), pa.int64(), pa.float64()
+
+    def each(kind: Any, names: str) -> list[tuple[str, Any]]:
+        return [(name, kind) for name in names.split()]
+
+    bound = pa.struct([("tokens_per_s", real), ("tokens_per_s_interval", pa.list_(real))])
+    phase = pa.struct([("tokens", whole), ("seconds", real), ("tokens_per_s", real)])
+    return pa.struct([
+        *each(text, "label machine machine_sha256 machine_label machine_date overlap when_late"),
+        *each(real, "dense_us"), *each(whole, "cpu_threads max_queued spec_chunk"), *each(real, "split_share"),
+        *each(whole, "tokens"), *each(real, "seconds tokens_per_s bytes_per_token gain tpot_p50_s tpot_p95_s tpot_p99_s"),
+        *each(pa.list_(real), "tokens_per_s_interval hit_rate_interval bytes_per_token_interval gain_interval"),
+        ("parts", pa.struct([(name, real) for name in CAUSES])),
+        ("busy", pa.struct(each(real, "link gpu cold host"))),
+        *each(whole, "late_hits late_ticks diverted"), *each(real, "lateness_mean_s lateness_worst_s"),
+        *each(real, "base_s miss_s explained precision break_even_precision"),
+        ("without", bound), ("ceiling", bound),
+        ("by_phase", pa.struct([("prefill", phase), ("decode", phase)])),
+    ])  # fmt: skip
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> None:

@@ -17,6 +17,7 @@ from slotwise.traces.files import kind_of
 from .errors import BadOption
 from .lock import held
 from .options import Options, check_workers, warn_idle
+from .pricing import Pricing
 from .rows import option_key, read_rows, whatever_the_files, write_rows
 from .run import run
 from .sizes import parse_slot_list
@@ -42,7 +43,7 @@ def sweep(
     """Replays every trace x policy x size x width, and writes one row each to the Parquet file `out`; returns its path.
 
     slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets, or lists of them
-    ("2GiB,4GiB"). `options` are the other fields of `Options`. Rows that `out` holds already are kept and not replayed
+    ("2GiB,4GiB"). `options` are the other fields of `Options`, and with `machine` those of `Pricing`. Rows that `out` holds already are kept and not replayed
     again, but rows of a policy whose own file or profile has been edited since give way to the new ones. A combination
     that a policy refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to
     `skipped`. Each finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped. At
@@ -54,6 +55,7 @@ def sweep(
     policies = [policies] if isinstance(policies, str) else policies
     widths = [widths] if isinstance(widths, int) else list(widths)
     warn_idle(options.get("predictor"), widths)
+    pricing = Pricing.taken_from(options)
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = list_sizes(slots, vram)
     grid = [
@@ -78,7 +80,7 @@ def sweep(
         reasons, asked = [], {}
         for trace, choice in grid:
             try:
-                key = _key(trace, choice)
+                key = _key(trace, choice, pricing)
             except Refused as error:
                 reasons.append(str(error))
                 continue
@@ -91,7 +93,7 @@ def sweep(
             if skipped:
                 skipped(reason)
         if todo:
-            _run_all(todo, rows, journal, workers or os.cpu_count() or 1, progress)
+            _run_all(todo, rows, journal, pricing, workers or os.cpu_count() or 1, progress)
         edited = {whatever_the_files(key) for key in asked}
         order = kept | asked | rows  # what was there first, then in the order of the grid
         written = [rows[key] for key in order if key in asked or whatever_the_files(key) not in edited]
@@ -102,10 +104,10 @@ def sweep(
     return Path(out)
 
 
-def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | None) -> None:
+def _run_all(todo, rows, journal: BinaryIO, pricing: Pricing | None, workers: int, progress: Progress | None) -> None:
     """Runs what is left; every finished row reaches the disk before the next is counted."""
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_one, trace, choice): key for key, (trace, choice) in todo.items()}
+        futures = {pool.submit(_one, trace, choice, pricing): key for key, (trace, choice) in todo.items()}
         try:
             for done, future in enumerate(as_completed(futures), 1):
                 row = future.result()
@@ -120,11 +122,11 @@ def _run_all(todo, rows, journal: BinaryIO, workers: int, progress: Progress | N
             raise
 
 
-def _one(trace: Trace, choice: Options) -> dict[str, Any]:
-    return run(trace, choice, threads=1).to_row() | {"content_sha256": trace.content_sha256}
+def _one(trace: Trace, choice: Options, pricing: Pricing | None) -> dict[str, Any]:
+    return run(trace, choice, pricing=pricing, threads=1).to_row() | {"content_sha256": trace.content_sha256}
 
 
-def _key(trace: Trace, choice: Options) -> str:
+def _key(trace: Trace, choice: Options, pricing: Pricing | None) -> str:
     """What the row of this configuration will be found by; raises Refused where the policy does not allow it."""
     size = choice.size(trace)
     choice.check(trace, size)
@@ -133,6 +135,7 @@ def _key(trace: Trace, choice: Options) -> str:
         window=choice.window_of(choice.source(trace)),
         pollution=choice.pollution,
         hashed=choice.plan_hash,
+        priced=pricing.recorded() if pricing else None,
     )
 
 

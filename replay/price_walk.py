@@ -301,10 +301,11 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                 hot[n_hot, 0], hot[n_hot, 1], hot[n_hot, 2], hot[n_hot, 3] = s[HOST], seconds, placed_gate, PLACED
                 n_hot += 1
             outside = rows[OUTSIDE]
-            wave = wave_pairs = 0
+            wave = 0
+            wave_pairs = 0.0
             if outside:
                 wave = min(outside, int(f[SCRATCH] if small or f[STAGING] == 0 else f[STAGING]))
-                wave_pairs = pairs[OUTSIDE] * wave // outside
+                wave_pairs = pairs[OUTSIDE] * wave / outside
                 n_events, position = enqueue(
                     s, f, events, n_events, f[DEMAND_BATCH], wave, wave * row_s[layer, 0], position
                 )
@@ -330,6 +331,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
             if cold_now > 0 and rows[HITS] and spread > 0:
                 extra = expected_max(ends[0], ends[1], spread)
             while outside:
+                wave_pairs *= min(outside, wave) / wave
                 wave = min(outside, wave)
                 s[HOST] = max(s[HOST], s[LINK])
                 n_events, position = enqueue(

@@ -1,0 +1,340 @@
+"""The price of a replay once more, slowly: live pools say what happens, and queues of things say how long it takes.
+
+Shares nothing with the compiled walk: plans come from `Pool.step` and `Pool.prefetch`, the link is a list of batches
+with what is left of each, and what is under way is advanced from one event to the next.
+"""
+
+import math
+
+from slotwise.replay.options import Options
+
+INF = math.inf
+CAUSES = "both_s hot_alone_s cold_alone_s late_s host_s jitter_s policy_s merge_s dense_s ids_s step_s".split()
+
+
+class Batch:
+    """Rows that are copied together: they have landed when nothing is left of the batch."""
+
+    def __init__(self, seconds, n_bytes=0):
+        self.left, self.n_bytes = seconds, n_bytes
+
+
+class Job:
+    """Work of a chain: not before a time, nor before these batches have landed."""
+
+    def __init__(self, at, seconds, batches=()):
+        self.at, self.left, self.batches, self.ended = at, seconds, list(batches), None
+
+    def gated(self):
+        return any(batch.left > 0 for batch in self.batches)
+
+
+def between(x, xs, ys):
+    """Linear between knots; below the first its value, beyond the last the last slope, if it rises."""
+    if x <= xs[0] or len(xs) == 1:
+        return ys[0]
+    for low in range(len(xs) - 1):
+        if x <= xs[low + 1] or low == len(xs) - 2:
+            value = ys[low] + (x - xs[low]) * (ys[low + 1] - ys[low]) / (xs[low + 1] - xs[low])
+            return max(value, ys[low + 1]) if x > xs[-1] else value
+    raise AssertionError
+
+
+def chain_time(machine, chain, row_bytes, tokens, rows, pairs, threads):
+    """(seconds, spread) of a chain."""
+    sheets = [s for s in machine.sheets if (s.chain, s.row_bytes) == (chain, row_bytes)]
+    sheets = sorted((s for s in sheets if chain == "hot" or s.threads == threads), key=lambda s: s.tokens)
+    if not sheets:
+        memory = {"hot": "device", "cold": "host"}[chain]
+        read, compute = machine[f"{memory}_read_bytes_per_s"], machine[f"{memory}_compute_bytes_per_s"]
+        seconds = machine[f"{chain}_base_s"] + row_bytes * max(rows / read, pairs / max(compute, read))
+        return seconds, seconds / 10
+
+    def on(sheet, table):
+        lines = [between(pairs / rows, sheet.pairs_per_row, line) for line in table]
+        if len(lines) == 1:
+            return lines[0] * max(1.0, rows / sheet.rows[0])
+        return between(rows, sheet.rows, lines)
+
+    found = []
+    for name in ("seconds", "spread_s"):
+        of = [on(sheet, getattr(sheet, name)) for sheet in sheets]
+        known = [sheet.tokens for sheet in sheets]
+        found.append(of[-1] if tokens >= known[-1] else between(tokens, known, of))
+    return tuple(found)
+
+
+class PriceOracle:
+    """Prices one configuration; `steps` are seconds of each, `parts` seconds by cause."""
+
+    def __init__(self, trace, policy, slots, *, machine, overlap="on", late="wait", dense_us=0.0, max_queued=None,
+                 spec_chunk=None, split_share=None, **options):  # fmt: skip
+        self.o = o = Options.of(policy=policy, slots=slots, **options)
+        self.m, self.trace = machine, trace
+        self.rows = o.rows_of(trace)
+        self.pool = o.pool(trace, o.size(trace), full=True, future=False)
+        self.overlap, self.late_cold, self.dense_s = overlap == "on", late == "cold", machine["dense_s"] + dense_us / 1e6
+        self.max_queued, self.chunk = INF if max_queued is None else max_queued, spec_chunk
+        self.share = {"cpu": split_share or 0.0, "fetch": 1.0}[o.miss]
+        self.threads = machine.cpu_threads
+        self.contention = min(machine.contention, key=lambda c: (abs(c.threads - self.threads), c.threads))
+        self.host = self.gpu = self.now = self.cold_end = 0.0
+        self.link, self.copies, self.waiting, self.driver = [], {}, [], []
+        self.parts = dict.fromkeys(CAUSES, 0.0)
+        self.link_busy = self.cold_busy = 0.0
+        self.late_hits = self.late_ticks = self.diverted = 0
+        self.lateness, self.worst = 0.0, 0.0
+        self.steps = []
+
+    def run(self):
+        source = self.o.source(self.trace)
+        predictor = self.o.predictor_of(self.trace)
+        before = None
+        for block in source.blocks(predicted=bool(predictor and predictor.needs_predicted), horizon=self.o.horizon,
+                                   n_steps=self.o.steps):  # fmt: skip
+            offers = predictor.predict(block) if predictor else None
+            for i in range(block.n_steps):
+                if self.o.reset == "request" and before not in (None, block.request[i]):
+                    self.pool.reset()
+                    self.link, self.copies, self.waiting = [], {}, []
+                before = block.request[i]
+                rows = slice(block.starts[i], block.starts[i + 1])
+                self.step(block.experts[:, rows], None if offers is None else offers[:, rows])
+        return self
+
+    def step(self, experts, offers):
+        began = self.host
+        for layer in range(len(experts)):
+            self.tick(layer, experts[layer], offers)
+        self.host = max(self.host, self.gpu) + self.m["step_s"]
+        self.parts["step_s"] += self.m["step_s"]
+        self.steps.append(self.host - began)
+
+    # --- copies ---
+
+    def landed(self, key):
+        return key not in self.copies or (self.copies[key] is not None and self.copies[key].left <= 0)
+
+    def hand_over(self, events, keys, layer, kind, outside=0):
+        """The host starts one batch."""
+        rows = len(keys) + outside
+        self.host += self.m["submit_batch_s"] + rows * self.m["submit_load_s"]
+        row_s = self.m[f"copy_{kind}_row_s"] + self.rows[layer] / self.m[f"copy_{kind}_bytes_per_s"]
+        batch = Batch(self.m[f"copy_{kind}_batch_s"] + rows * row_s, rows * self.rows[layer])
+        events.append((self.host, batch))
+        for key in keys:
+            self.waiting = [(k, number) for k, number in self.waiting if k != key]
+            self.copies[key] = batch
+        return batch
+
+    def fits(self, n_bytes):
+        there = sum(batch.n_bytes for batch in self.driver if batch.left > 0)
+        return there == 0 or there + n_bytes <= self.max_queued
+
+    def pump(self, events):
+        while self.waiting:
+            number = self.waiting[0][1]
+            keys = [key for key, its in self.waiting if its == number]
+            layer = keys[0][0]
+            if not self.fits(len(keys) * self.rows[layer]):
+                return
+            self.driver.append(self.hand_over(events, keys, layer, "ahead"))
+
+    def look_ahead(self, events, layer, predicted):
+        self.host += self.m["policy_ahead_s"]
+        keys = [(layer, load.expert) for load in self.pool.prefetch(layer, predicted).loads if load.speculative]
+        size = self.chunk or max(1, len(keys))
+        for first in range(0, len(keys), size):
+            some = keys[first : first + size]
+            self.waiting = [(key, number) for key, number in self.waiting if key not in some]
+            if self.max_queued == INF or (not self.waiting and self.fits(len(some) * self.rows[layer])):
+                self.driver.append(self.hand_over(events, some, layer, "ahead"))
+            else:
+                self.number = getattr(self, "number", 0) + 1
+                self.waiting += [(key, self.number) for key in some]
+                self.copies |= dict.fromkeys(some)
+
+    # --- a tick ---
+
+    def idle(self, until):
+        """The link goes on while no chain works."""
+        self.advance(None, [], [(until, None)], count=False)
+
+    def advance(self, cold, hot, events, *, count=True, hits=None):
+        """From event to event until the jobs are done. Returns for how long the hits alone waited for their copies."""
+        waited, hot, events = 0.0, list(hot), list(events)
+        while hot or events or (cold and cold.left > 0):
+            self.link = [batch for batch in self.link if batch.left > 0]
+            job = hot[0] if hot else None
+            cold_on = bool(cold and cold.left > 0 and self.now >= cold.at)
+            gated = bool(job and job.gated())
+            hot_on = bool(job and not gated and self.now >= job.at)
+            busy = bool(self.link)
+            link_rate = self.contention.link_with_cold.value if cold_on else 1.0
+            cold_rate = self.contention.cold_with_link.value if busy else 1.0
+            hot_rate = self.contention.hot_with_link.value if busy else 1.0
+            times = [time for time, _ in events[:1]]
+            times += [cold.at] if cold and cold.left > 0 and not cold_on else []
+            times += [job.at] if job and self.now < job.at else []
+            spans = [max(0.0, time - self.now) for time in times]
+            spans += [self.link[0].left / link_rate] if busy else []
+            spans += [cold.left / cold_rate] if cold_on else []
+            spans += [job.left / hot_rate] if hot_on else []
+            span = min(spans)
+
+            def less(left, rate, span=span):
+                return 0.0 if left / rate <= span else left - span * rate
+
+            if busy:
+                self.link[0].left = less(self.link[0].left, link_rate)
+                self.link_busy += span
+            if cold_on:
+                cold.left = less(cold.left, cold_rate)
+                self.cold_busy += span
+            if hot_on:
+                job.left = less(job.left, hot_rate)
+            late = gated and self.now >= job.at
+            if count:
+                what = "both_s" if cold_on and hot_on else "cold_alone_s" if cold_on else "hot_alone_s"
+                what = what if cold_on or hot_on else "late_s" if late else "host_s"
+                self.parts[what] += span
+            waited += span if late and job is hits else 0.0
+            reached = [time for time in times if max(0.0, time - self.now) == span]
+            self.now = max(self.now, *reached) if reached else self.now + span
+            if cold_on and cold.left <= 0:
+                cold.ended = self.now
+            if hot_on and job.left <= 0:
+                hot.pop(0).ended = self.now
+            if events and self.now >= events[0][0]:
+                _, batch = events.pop(0)
+                self.link += [batch] if batch else []
+        return waited
+
+    def tick(self, layer, ids, offers):
+        m, tokens = self.m, len(ids)
+        small = tokens <= self.o.batch_gate
+        self.host = max(self.host, self.gpu) + m["ids_s"] + m["policy_s"]
+        self.parts["ids_s"] += m["ids_s"]
+        self.parts["policy_s"] += m["policy_s"]
+        self.idle(self.host)
+        events, hot = [], []
+        self.pump(events)
+        plan = self.pool.step(layer, ids)
+        what = {expert: verb for verb, _, expert, _ in plan.decisions() if verb not in ("evict", "load_initial")}
+        chosen = [int(e) for row in ids for e in row if e < self.trace.n_experts]
+        missed = [e for e in what if what[e] != "hit"]
+        fetched = missed[: round(self.share * len(missed))]
+        jobs = {name: [] for name in ("hits", "placed", "outside", "cold")}
+        hurried, gates, late = [], [], 0
+        for expert, verb in what.items():
+            copy = self.copies.get((layer, expert))
+            if verb == "hit" and not self.landed((layer, expert)):
+                late += 1
+                if self.late_cold:
+                    self.diverted += 1
+                    jobs["cold"].append(expert)
+                    continue
+                hurried += [(layer, expert)] if copy is None else []
+                gates += [copy] if copy is not None else []
+            if verb == "hit":
+                jobs["hits"].append(expert)
+            elif expert not in fetched:
+                jobs["cold"].append(expert)
+            elif verb == "load_demand" or (verb == "late" and copy is not None):
+                jobs["placed"].append(expert)
+            else:
+                jobs["outside"].append(expert)
+        pairs = {name: sum(chosen.count(e) for e in experts) for name, experts in jobs.items()}
+        placed_gates = [self.copies[layer, e] for e in jobs["placed"] if what[e] == "late"]
+        if hurried:
+            gates.append(self.hand_over(events, hurried, layer, "ahead"))
+
+        def time_of(chain, rows, n_pairs):
+            return chain_time(m, chain, self.rows[layer], tokens, rows, n_pairs, self.threads)
+
+        hits = cold = None
+        waited = 0.0
+        overlap = self.overlap and small
+        if jobs["cold"]:
+            cold_s, cold_spread = time_of("cold", len(jobs["cold"]), pairs["cold"])
+            if overlap:
+                self.host += m["submit_cold_s"]
+                cold = Job(self.host + self.wake(self.host - self.cold_end), cold_s)
+        if jobs["hits"]:
+            self.host += m["submit_hot_s"]
+            hot_s, hot_spread = time_of("hot", len(jobs["hits"]), pairs["hits"])
+            hits = Job(self.host, hot_s, gates)
+            hot.append(hits)
+        if not overlap:
+            waited = self.advance(None, hot, events, hits=hits)
+            hot, events = [], []
+            self.host = max(self.host, self.now)
+            if jobs["cold"]:
+                self.host += m["submit_cold_s"]
+                alone = Job(self.host + self.wake(self.host - self.cold_end), cold_s)
+                self.advance(alone, [], [])
+                self.host = self.cold_end = self.now
+        loads = [(layer, e) for e in what if what[e] == "load_demand"]
+        if loads:
+            batch = self.hand_over(events, loads, layer, "demand")
+            placed_gates += [batch] if any(what[e] == "load_demand" for e in jobs["placed"]) else []
+        if jobs["placed"]:
+            self.host += m["submit_hot_s"]
+            hot.append(Job(self.host, time_of("hot", len(jobs["placed"]), pairs["placed"])[0], placed_gates))
+        staging = 2 * self.trace.top_k if self.o.prefill == "stream" and not small else None
+        most = staging or min(self.trace.n_experts, max(1, self.o.batch_gate) * self.trace.top_k)
+        outside = len(jobs["outside"])
+        wave = min(outside, most)
+        each = pairs["outside"] / outside if outside else 0.0
+        if outside:
+            batch = self.hand_over(events, [], layer, "demand", outside=wave)
+            self.host += m["submit_hot_s"]
+            hot.append(Job(self.host, time_of("hot", wave, wave * each)[0], [batch]))
+        target = layer + self.o.horizon
+        if offers is not None and small and target < self.trace.n_layers:
+            self.look_ahead(events, target, offers[target][:, : self.o.width])
+        waited += self.advance(cold, hot, events, hits=hits)
+        extra = 0.0
+        if cold:
+            self.cold_end = cold.ended
+            if hits:
+                spread = math.hypot(cold_spread, hot_spread)
+                extra = self.surplus(cold.ended, hot[-1].ended, spread) if spread else 0.0
+        outside -= wave
+        while outside:
+            wave = min(outside, wave)
+            self.host = max(self.host, self.now)
+            events = []
+            batch = self.hand_over(events, [], layer, "demand", outside=wave)
+            self.host += m["submit_hot_s"]
+            self.advance(None, [Job(self.host, time_of("hot", wave, wave * each)[0], [batch])], events)
+            outside -= wave
+        if late:
+            self.late_hits += late
+            self.late_ticks += 1
+            self.lateness += waited
+            self.worst = max(self.worst, waited)
+        self.host += m["submit_merge_s"]
+        merge = m["merge_s"] + len(chosen) * m["merge_pair_s"]
+        self.parts["jitter_s"] += extra
+        self.parts["host_s"] += max(0.0, self.host - self.now - extra)
+        self.parts["merge_s"] += merge
+        self.parts["dense_s"] += self.dense_s
+        self.gpu = max(self.host, self.now + extra) + merge + self.dense_s
+
+    def wake(self, gap):
+        knots = self.m.wake
+        if not knots:
+            return 0.0
+        return between(min(gap, knots[-1].gap_s), [w.gap_s for w in knots], [w.seconds for w in knots])
+
+    @staticmethod
+    def surplus(a, b, spread):
+        """E[max] of two normal times beyond the larger one, by summing over a fine grid of their difference."""
+        gap = abs(a - b) / spread
+        if gap > 5:
+            return 0.0
+        step = 1e-3
+        grid = [gap + (i + 0.5) * step for i in range(int(10 / step))]
+        density = [math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) for z in grid]
+        return spread * sum((z - gap) * p for z, p in zip(grid, density, strict=True)) * step

@@ -359,6 +359,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
             s[GPU] = max(s[HOST], done) + merge + f[DENSE]
         s[HOST] = max(s[HOST], s[GPU])
         busy(s, STEP_S, f[STEP])
+        pass_time(s, s[HOST])
         out[i, DEMANDS], out[i, MISSES], out[i, BYTES], out[i, SECONDS] = demands, misses, moved, s[HOST] - before[HOST]
         for at in range(s.size):
             totals[phases[i], at] += s[at] - before[at]

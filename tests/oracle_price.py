@@ -108,6 +108,7 @@ class PriceOracle:
             self.tick(layer, experts[layer], offers)
         self.host = max(self.host, self.gpu) + self.m["step_s"]
         self.parts["step_s"] += self.m["step_s"]
+        self.idle(self.host)
         self.steps.append(self.host - began)
 
     # --- copies ---

@@ -112,9 +112,9 @@ def estimate_machine(
     sources |= dict.fromkeys(figures or {}, "given")
     host = values["host_read_bytes_per_s"]
     speed = values["copy_demand_bytes_per_s"]
-    shared = min(1.0, host / (host + speed)) if host + speed > 0 else 1.0
+    shared = max(0.01, host / (host + speed)) if host > 0 < speed else 1.0
     device = values["device_read_bytes_per_s"]
-    beside_link = Figure(device / (device + speed) if device + speed > 0 else 1.0, 0.0)
+    beside_link = Figure(max(0.01, device / (device + speed)) if device > 0 < speed else 1.0)
     return check_machine(
         Machine(
             label="ESTIMATED", name=name or " + ".join(names) or "a datasheet's line",

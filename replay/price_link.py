@@ -1,6 +1,7 @@
 """The link of a priced run: a first-in, first-out queue of copies, speculation that waits before it, and both chains.
 
-Compiled functions over flat arrays: `f` figures, `s` state in seconds. Copies are counted in seconds of work at the
+Compiled functions over pointers, since arrays that are passed have their references counted, which took as long as all
+the rest: `f` figures, `s` state in seconds. Copies are counted in seconds of work at the
 link's full speed: `s[QUEUED]` were handed to it so far, `s[DONE]` are done, and a row has landed once `s[DONE]` has
 reached the end of its batch, which is kept in `land`. So whatever slows the link down moves no row in the queue.
 """
@@ -29,6 +30,7 @@ FIGURES = (  # what they hold: figures and shares of a machine file, then how th
     LINK_BUSY, GPU_BUSY, COLD_BUSY, HOST_BUSY, LATE_HITS, LATE_TICKS, LATENESS, WORST_LATENESS, DIVERTED, N_STATE,
 ) = range(27)  # fmt: skip
 FIRST_CAUSE, LAST_CAUSE = BOTH_S, STEP_S
+ROUNDING = 1 + 1e-12  # what is left after so much was done is nothing
 WAITS = np.inf  # in `land`: a row whose copy has not been handed to the link
 HITS, PLACED, OUTSIDE, COLD = 0, 1, 2, 3  # jobs of a tick: three of the hot chain, one of the cold chain
 
@@ -52,77 +54,103 @@ def pass_time(s, until):
         s[LINK] = until
 
 
-@internal
-def work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
+def _work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
     """Both chains and the link from `s[LINK]` on, until the jobs are done and the events have happened.
 
-    cold_at, cold_left: when the cold chain begins, and its seconds. hot [n, 4]: jobs of the hot chain in order: not
-    before, seconds, what the link must have done, which job. events [n, 2]: when the host hands over a batch, and its
-    work. ends: receives when the cold chain and the last hot job ended, and how long the hits waited for their copies.
+    cold_at, cold_left: when the cold chain begins, and its seconds. hot, four numbers each: jobs of the hot chain in order:
+    not before, seconds, what the link must have done, which job. events, two each: when the host hands over a batch,
+    and its work. ends: receives when the cold chain and the last hot job ended, and how long the hits waited for their copies.
     Adds seconds by cause.
     """
-    t = s[LINK]
+    t, done, queued = s[LINK], s[DONE], s[QUEUED]  # in registers: what lies in arrays is read again after every store
+    beside_cold, beside_link, hot_beside_link = f[LINK_WITH_COLD], f[COLD_WITH_LINK], f[HOT_WITH_LINK]
     job = event = 0
-    waited = 0.0
-    hot_left = hot[0, 1] if n_hot else 0.0
+    waited = both = hot_alone = cold_alone = late_alone = neither = link_busy = cold_busy = hot_busy = 0.0
+    hot_at, hot_left, gate = np.inf, 0.0, 0.0
+    if n_hot:
+        hot_at, hot_left, gate = hot[0], hot[1], hot[2]
+    event_at = events[0] if n_events else np.inf
     while cold_left > 0 or job < n_hot or event < n_events:
-        left = s[QUEUED] - s[DONE]
+        left = queued - done
         busy = left > 0
+        waiting = hot_left > 0 and t >= hot_at
+        gated = hot_left > 0 and done < gate
+        late = waiting and gated
+        hot_on = waiting and not gated
         cold_on = cold_left > 0 and t >= cold_at
-        gated = job < n_hot and s[DONE] < hot[job, 2]
-        hot_on = job < n_hot and not gated and t >= hot[job, 0]
-        link_rate = f[LINK_WITH_COLD] if cold_on else 1.0
-        cold_rate = f[COLD_WITH_LINK] if busy else 1.0
-        hot_rate = f[HOT_WITH_LINK] if busy else 1.0
-        drained = left / link_rate if busy else np.inf
-        opened = (hot[job, 2] - s[DONE]) / link_rate if gated and busy else np.inf
-        cold_done = cold_left / cold_rate if cold_on else np.inf
-        hot_done = hot_left / hot_rate if hot_on else np.inf
-        until = np.inf  # what happens at a given time
+        until = event_at  # what happens at a given time
         if cold_left > 0 and not cold_on:
-            until = cold_at
-        if job < n_hot and t < hot[job, 0]:
-            until = min(until, hot[job, 0])
-        if event < n_events:
-            until = min(until, max(t, events[event, 0]))
-        span = min(min(drained, opened), min(cold_done, hot_done))
-        if until - t <= span:
-            span = until - t
-            then = until
-        else:
-            then = t + span
+            until = min(until, cold_at)
+        if hot_left > 0 and not waiting:
+            until = min(until, hot_at)
+        span = max(0.0, until - t)
+        timed = True
+        link_rate = beside_cold if cold_on else 1.0
+        target = need = 0.0
         if busy:
-            s[DONE] = s[QUEUED] if span == drained else s[DONE] + span * link_rate
-            s[LINK_BUSY] += span
-            if span == opened:
-                s[DONE] = max(s[DONE], hot[job, 2])
+            target = gate if gated and gate < queued else queued  # a gate may lie beyond what was handed over so far
+            need = target - done
+            if need < span * link_rate:
+                span, timed = need / link_rate, False
+        cold_rate = beside_link if busy else 1.0
+        if cold_on and cold_left < span * cold_rate:
+            span, timed = cold_left / cold_rate, False
+        hot_rate = hot_beside_link if busy else 1.0
+        if hot_on and hot_left < span * hot_rate:
+            span, timed = hot_left / hot_rate, False
+        then = max(t, until) if timed else t + span
+        if busy:
+            if need <= span * link_rate * ROUNDING:
+                done = target
+            else:
+                done += span * link_rate
+            link_busy += span
         if cold_on:
-            cold_left = 0.0 if span == cold_done else cold_left - span * cold_rate
-            s[COLD_BUSY] += span
-            s[BOTH_S if hot_on else COLD_ALONE_S] += span
-            if cold_left <= 0:
+            cold_busy += span
+            if cold_left <= span * cold_rate * ROUNDING:
                 cold_left = 0.0
                 ends[0] = then
+            else:
+                cold_left -= span * cold_rate
         if hot_on:
-            s[GPU_BUSY] += span
-            if not cold_on:
-                s[HOT_ALONE_S] += span
-            hot_left = 0.0 if span == hot_done else hot_left - span * hot_rate
-        late = gated and t >= hot[job, 0]
-        if late and hot[job, 3] == HITS:
+            hot_busy += span
+            both += span if cold_on else 0.0
+            hot_alone += 0.0 if cold_on else span
+        elif cold_on:
+            cold_alone += span
+        elif late:
+            late_alone += span
+        else:
+            neither += span
+        if late and hot[4 * job + 3] == HITS:
             waited += span
-        if not cold_on and not hot_on:
-            s[LATE_S if late else HOST_S] += span
         t = then
-        if hot_on and hot_left <= 0:
-            ends[1] = t
-            job += 1
-            hot_left = hot[job, 1] if job < n_hot else 0.0
-        if event < n_events and t >= events[event, 0]:
-            s[QUEUED] += events[event, 1]
+        if hot_on:
+            if hot_left <= span * hot_rate * ROUNDING:
+                ends[1] = t
+                job += 1
+                hot_left = 0.0
+                if job < n_hot:
+                    hot_at, hot_left, gate = hot[4 * job], hot[4 * job + 1], hot[4 * job + 2]
+            else:
+                hot_left -= span * hot_rate
+        if t >= event_at:
+            queued += events[2 * event + 1]
             event += 1
-    s[LINK] = t
+            event_at = events[2 * event] if event < n_events else np.inf
+    s[LINK], s[DONE], s[QUEUED] = t, done, queued
+    s[BOTH_S] += both
+    s[HOT_ALONE_S] += hot_alone
+    s[COLD_ALONE_S] += cold_alone
+    s[LATE_S] += late_alone
+    s[HOST_S] += neither
+    s[LINK_BUSY] += link_busy
+    s[COLD_BUSY] += cold_busy
+    s[GPU_BUSY] += hot_busy
     ends[2] += waited
+
+
+work, work_apart = inlined(_work), internal(_work)  # the first where it is called for every tick
 
 
 @inlined
@@ -159,6 +187,6 @@ def enqueue(s, f, events, n_events, batch_s, rows, rows_s, position):
     s[HOST] += f[SUBMIT_BATCH] + rows * f[SUBMIT_LOAD]
     s[HOST_BUSY] += f[SUBMIT_BATCH] + rows * f[SUBMIT_LOAD]
     seconds = batch_s + rows_s
-    events[n_events, 0] = s[HOST]
-    events[n_events, 1] = seconds
+    events[2 * n_events] = s[HOST]
+    events[2 * n_events + 1] = seconds
     return n_events + 1, position + seconds

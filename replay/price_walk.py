@@ -14,12 +14,14 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
+from slotwise.policies.pointers import data_of
+
 from .price_link import (
     AHEAD_BATCH, BATCH_GATE, BATCHES, CHUNK, COLD, COLD_END, DEMAND_BATCH, DENSE, DENSE_S, DIVERTED, DONE, DRIVER_TAIL,
     GPU, GPU_BUSY, HEAD, HITS, HOST, HOST_BUSY, HOST_S, IDS, IDS_S, JITTER_S, LATE_COLD, LATE_HITS, LATE_TICKS, LATENESS,
     LINK, MAX_QUEUED, MERGE, MERGE_PAIR, MERGE_S, OUTSIDE, OVERLAP, PLACED, POLICY, POLICY_AHEAD, POLICY_S, QUEUED,
     SCRATCH, SHARE, STAGING, STEP, STEP_S, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_MERGE, TAIL, WAITS, WORST_LATENESS, enqueue,
-    expected_max, fits, inlined, internal, pass_time, work,
+    expected_max, fits, inlined, internal, pass_time, work, work_apart,
 )  # fmt: skip
 from .price_tables import chain_s
 
@@ -41,6 +43,12 @@ def wake_s(wake, gap):
             share = (gap - wake[i - 1, 0]) / (wake[i, 0] - wake[i - 1, 0])
             return wake[i - 1, 1] + share * (wake[i, 1] - wake[i - 1, 1])
     return wake[n - 1, 1]
+
+
+@inlined
+def put(hot, job, at, seconds, gate, which):
+    """One more job of the hot chain."""
+    hot[4 * job], hot[4 * job + 1], hot[4 * job + 2], hot[4 * job + 3] = at, seconds, gate, which
 
 
 @inlined
@@ -110,16 +118,9 @@ def tighten(q, waiting):
 
 
 @internal
-def look_ahead(s, f, q, driver, waiting, layer, lo, hi, ids, ahead, width, land, row_s, row_bytes, events, n_events,
-               position, loads):  # fmt: skip
-    """The speculative loads of a tick, in batches; what does not fit waits."""
+def in_batches(s, f, q, driver, waiting, layer, n_loads, land, row_s, row_bytes, events, n_events, position, loads):
+    """Speculative loads where batches are small, or where the link is handed only so much: what does not fit waits."""
     n_experts = land.shape[1]
-    n_loads = 0
-    for rank in range(width):
-        for row in range(lo, hi):
-            if ahead[layer, row, rank] == AHEAD:
-                loads[n_loads] = ids[layer, row, rank]
-                n_loads += 1
     first = 0
     chunk = int(f[CHUNK]) if f[CHUNK] > 0 else n_loads
     while first < n_loads:
@@ -151,16 +152,16 @@ def look_ahead(s, f, q, driver, waiting, layer, lo, hi, ids, ahead, width, land,
                 q[TAIL] += 1
                 land[layer, loads[i]] = WAITS
         first += rows
-    return n_events, position, n_loads
+    return n_events, position
 
 
 @internal
-def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, s, totals, one, sheets, shape, kinds,
+def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, figures, state, totals, one, sheets, shape, kinds,
          wake, row_s, row_bytes, land, q, driver, waiting, out):  # fmt: skip
-    """Prices the steps of one piece. The state `s`, `land` and the queues go on from piece to piece.
+    """Prices the steps of one piece. `state`, `land` and the queues go on from piece to piece.
 
     experts, told [layers, rows, top_k]; ids, ahead [layers, rows, recorded] or empty; starts [steps + 1] rows; resets,
-    phases [steps]; totals [2 phases, N_STATE] receives what each step added to `s`;
+    phases [steps]; totals [2 phases, N_STATE] receives what each step added to `state`;
     kinds [layers]: whose sheets price a layer; row_s [layers, 2]: link seconds of a row, demand and speculative;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
@@ -170,10 +171,12 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
     loads = np.zeros(n_experts, np.int64)
     hurried = np.zeros(n_experts, np.int64)
     rows, pairs = np.zeros(4, np.int64), np.zeros(4, np.int64)
-    hot, ends = np.zeros((3, 4)), np.zeros(3)
-    events = np.zeros((waiting.shape[0] + n_experts + 8, 2))
+    hot_jobs, chain_ends = np.zeros(3 * 4), np.zeros(3)
+    handed = np.zeros(2 * (waiting.shape[0] + n_experts + 8))
+    s, f, events = data_of(state), data_of(figures), data_of(handed)
+    hot, ends = data_of(hot_jobs), data_of(chain_ends)
     limited = f[MAX_QUEUED] < np.inf
-    before = np.zeros(s.size)
+    before = np.zeros(state.size)
     for i in range(starts.size - 1):
         lo, hi = starts[i], starts[i + 1]
         n = hi - lo
@@ -182,7 +185,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
             s[DONE] = s[QUEUED]
             q[HEAD] = q[TAIL]
             land[:] = -1.0
-        before[:] = s
+        before[:] = state
         demands = misses = moved = 0
         for layer in range(n_layers):
             s[HOST] = max(s[HOST], s[GPU]) + f[IDS]
@@ -195,9 +198,9 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                     s, f, q, driver, waiting, land, row_s, row_bytes, events, n_events, position
                 )
             # --- which chain computes what ---
-            rows[:] = 0
-            pairs[:] = 0
-            n_fetched = 0
+            n_hits = n_placed = n_outside = n_cold = n_fetched = n_pairs = 0
+            if n > 1:
+                pairs[:] = 0
             if f[SHARE] > 0:
                 n_missed = 0
                 for row in range(lo, hi):
@@ -214,6 +217,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                     if expert >= n_experts:
                         continue
                     what = told[layer, row, r]
+                    n_pairs += 1
                     if what == 0:
                         pairs[kind[expert]] += 1
                         continue
@@ -243,10 +247,17 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                             loads[n_loads] = expert
                             n_loads += 1
                             waits_for_demand |= job == PLACED
-                    kind[expert] = job
-                    rows[job] += 1
-                    pairs[job] += 1
-            demands += rows.sum()
+                    n_hits += job == HITS
+                    n_placed += job == PLACED
+                    n_outside += job == OUTSIDE
+                    n_cold += job == COLD
+                    if n > 1:
+                        kind[expert] = job
+                        pairs[job] += 1
+            rows[HITS], rows[PLACED], rows[OUTSIDE], rows[COLD] = n_hits, n_placed, n_outside, n_cold
+            if n == 1:
+                pairs[:] = rows
+            demands += n_hits + n_placed + n_outside + n_cold
             misses += missed
             moved += (n_loads + rows[OUTSIDE]) * row_bytes[layer]
             if n_hurried:
@@ -272,17 +283,17 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                     cold_at = s[HOST] + wake_s(wake, s[HOST] - s[COLD_END])
             if rows[HITS]:
                 spend(s, f[SUBMIT_HOT])
-                hot[0, 0], hot[0, 1], hot[0, 2], hot[0, 3] = s[HOST], hit_s, hits_gate, HITS
+                put(hot, 0, s[HOST], hit_s, hits_gate, HITS)
                 n_hot = 1
             if not overlap:
                 if n_hot or n_events:
-                    work(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
+                    work_apart(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
                     n_hot = n_events = 0
                     s[HOST] = max(s[HOST], s[LINK])
                 if rows[COLD]:
                     spend(s, f[SUBMIT_COLD])
                     cold_at = s[HOST] + wake_s(wake, s[HOST] - s[COLD_END])
-                    work(s, f, cold_at, cold_s, hot, 0, events, 0, ends)
+                    work_apart(s, f, cold_at, cold_s, hot, 0, events, 0, ends)
                     s[COLD_END] = s[HOST] = s[LINK]
             # --- copies ---
             if n_loads:
@@ -298,7 +309,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
             if rows[PLACED]:
                 spend(s, f[SUBMIT_HOT])
                 seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, rows[PLACED], pairs[PLACED])
-                hot[n_hot, 0], hot[n_hot, 1], hot[n_hot, 2], hot[n_hot, 3] = s[HOST], seconds, placed_gate, PLACED
+                put(hot, n_hot, s[HOST], seconds, placed_gate, PLACED)
                 n_hot += 1
             outside = rows[OUTSIDE]
             wave = 0
@@ -311,16 +322,30 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                 )
                 spend(s, f[SUBMIT_HOT])
                 seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, wave, wave_pairs)
-                hot[n_hot, 0], hot[n_hot, 1], hot[n_hot, 2], hot[n_hot, 3] = s[HOST], seconds, position, OUTSIDE
+                put(hot, n_hot, s[HOST], seconds, position, OUTSIDE)
                 n_hot += 1
                 outside -= wave
             if width and small and layer + horizon < n_layers:
                 spend(s, f[POLICY_AHEAD])
-                n_events, position, n_ahead = look_ahead(
-                    s, f, q, driver, waiting, layer + horizon, lo, hi, ids, ahead, width, land, row_s, row_bytes,
-                    events, n_events, position, loads,
-                )  # fmt: skip
-                moved += n_ahead * row_bytes[layer + horizon]
+                target = layer + horizon
+                n_loads = 0
+                for rank in range(width):
+                    for row in range(lo, hi):
+                        if ahead[target, row, rank] == AHEAD:
+                            loads[n_loads] = ids[target, row, rank]
+                            n_loads += 1
+                moved += n_loads * row_bytes[target]
+                if n_loads and (limited or f[CHUNK] > 0):
+                    n_events, position = in_batches(
+                        s, f, q, driver, waiting, target, n_loads, land, row_s, row_bytes, events, n_events, position,
+                        loads,
+                    )  # fmt: skip
+                elif n_loads:
+                    n_events, position = enqueue(
+                        s, f, events, n_events, f[AHEAD_BATCH], n_loads, n_loads * row_s[target, 1], position
+                    )
+                    for at in range(n_loads):
+                        land[target, loads[at]] = position
             # --- until both chains are done ---
             cold_now = cold_s if overlap and rows[COLD] else 0.0
             work(s, f, cold_at, cold_now, hot, n_hot, events, n_events, ends)
@@ -339,8 +364,8 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
                 )
                 spend(s, f[SUBMIT_HOT])
                 seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, wave, wave_pairs)
-                hot[0, 0], hot[0, 1], hot[0, 2], hot[0, 3] = s[HOST], seconds, position, OUTSIDE
-                work(s, f, np.inf, 0.0, hot, 1, events, n_events, ends)
+                put(hot, 0, s[HOST], seconds, position, OUTSIDE)
+                work_apart(s, f, np.inf, 0.0, hot, 1, events, n_events, ends)
                 outside -= wave
             if late:
                 s[LATE_HITS] += late
@@ -352,7 +377,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
             done = s[LINK] + extra
             s[JITTER_S] += extra
             s[HOST_S] += max(0.0, s[HOST] - done)
-            merge = f[MERGE] + pairs.sum() * f[MERGE_PAIR]
+            merge = f[MERGE] + n_pairs * f[MERGE_PAIR]
             s[MERGE_S] += merge
             s[DENSE_S] += f[DENSE]
             s[GPU_BUSY] += merge + f[DENSE]
@@ -361,7 +386,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, f, 
         busy(s, STEP_S, f[STEP])
         pass_time(s, s[HOST])
         out[i, DEMANDS], out[i, MISSES], out[i, BYTES], out[i, SECONDS] = demands, misses, moved, s[HOST] - before[HOST]
-        for at in range(s.size):
+        for at in range(state.size):
             totals[phases[i], at] += s[at] - before[at]
 
 

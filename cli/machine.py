@@ -22,8 +22,14 @@ from .screen import columns, show
 @click.option("--host-read", metavar="RATE", help="What the CPU reads of its memory, all threads together.")
 @click.option("--device-read", metavar="RATE", help="What the GPU reads of its memory.")
 @click.option("--figure", "figures", multiple=True, metavar="NAME=VALUE", help="Any other figure, such as ids_s=12e-6.")
-@click.option("--threads", "cpu_threads", type=click.IntRange(1, 4096), default=8, show_default=True,
-              help="Threads of the cold chain.")
+@click.option(
+    "--threads",
+    "cpu_threads",
+    type=click.IntRange(1, 4096),
+    default=8,
+    show_default=True,
+    help="Threads of the cold chain.",
+)
 @click.option("--name", help="What results call the machine.")
 @click.option("-o", "--output", metavar="machine.json", help="The file to write. [default: print it]")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")

@@ -59,7 +59,7 @@ _PRICE: list[Callable] = [
     click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: the machine's]"),
     click.option("--max-queued", metavar="BYTES", help="Speculative bytes that the link is handed at a time, such as "
                  "64MiB; demand overtakes the rest. [default: all]"),
-    click.option("--spec-chunk", type=click.IntRange(1), help="Speculative rows in one batch of copies. [default: all]"),
+    click.option("--spec-chunk", type=click.IntRange(1), help="Speculative rows in a batch of copies. [default: all]"),
     click.option("--split-share", type=click.FloatRange(0, 1), help="Share of the misses that is fetched, the rest "
                  "computed on the CPU. [default: as --miss says]"),
 ]  # fmt: skip

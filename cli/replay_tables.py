@@ -40,11 +40,11 @@ def _print_price(price, hit_rate) -> None:
         for phase, each in price["by_phase"].items()
         if each["tokens"]
     ]
-    rows += [
-        [f"seconds per output token, p{rank}", _figure(price[f"tpot_p{rank}_s"]), ""] for rank in (50, 95, 99)
-    ]
+    rows += [[f"seconds per output token, p{rank}", _figure(price[f"tpot_p{rank}_s"]), ""] for rank in (50, 95, 99)]
     rows.append(["hit rate", _figure(hit_rate), _between(price["hit_rate_interval"])])
-    rows.append(["bytes per token", _bytes(price["bytes_per_token"] or 0), _between(price["bytes_per_token_interval"], _bytes)])
+    rows.append(
+        ["bytes per token", _bytes(price["bytes_per_token"] or 0), _between(price["bytes_per_token_interval"], _bytes)]
+    )
     for name, title in (("without", "tokens/s at width 0"), ("ceiling", "tokens/s with an oracle, the ceiling")):
         if price[name]:
             rows.append([title, _figure(price[name]["tokens_per_s"]), _between(price[name]["tokens_per_s_interval"])])
@@ -55,7 +55,9 @@ def _print_price(price, hit_rate) -> None:
     show(columns(("", label, "95 % interval"), rows, ("",)))
     click.echo()
     total = price["seconds"] or 1.0
-    pairs("time: ", (f"{name[:-2]} {100 * value / total:.1f} %" for name, value in price["parts"].items() if value), "  ")
+    pairs(
+        "time: ", (f"{name[:-2]} {100 * value / total:.1f} %" for name, value in price["parts"].items() if value), "  "
+    )
     pairs("busy: ", (f"{name} {100 * (value or 0):.0f} %" for name, value in price["busy"].items()), "  ")
     if price["late_hits"]:
         wrapped(

@@ -138,9 +138,10 @@ def replay_block(
 
     `experts` [layers, rows, top_k], `predicted` [layers, rows, recorded] or empty, `future` like experts or empty,
     `starts` [steps + 1] rows, `cells` [steps + 1] of `counts` [cells, layers, counters] (the first is that of the
-    step before the block), `resets` [steps], `clocks` [steps, layers] or empty, `told` like experts and `ahead` like
-    predicted, or empty: receive one more than the code of what became of it, at the first mention; `log` [n, 4] or empty, `failures` [n, 5] or empty: (step, layer, 1 if look-ahead, first load, 1 if doubtful) of this pool
-    in the order of its phases. Returns the number of log rows written.
+    step before the block), `resets` [steps], `clocks` [steps, layers] or empty. `told` like experts and `ahead` like
+    predicted, or empty, receive one more than the code of what became of a demand, or of a prediction that was loaded,
+    where it was mentioned first. `log` [n, 4] or empty, `failures` [n, 5] or empty: (step, layer, 1 if look-ahead,
+    first load, 1 if doubtful) of this pool in the order of its phases. Returns the number of log rows written.
     """
     p = open_pool(address, pool)
     shared = p.shared
@@ -190,7 +191,9 @@ def replay_block(
             if looks and wide and layer + horizon < n_layers:
                 at = shifted(p, at, layer + horizon)
                 f = arm(p, failures, next_failure, now, at.layer, 1) if fails else NONE
-                look_ahead(p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent, granted)
+                look_ahead(
+                    p, n, at, offers, (at.layer * rows + lo) * recorded, hi - lo, recorded, width, absent, granted
+                )
                 if f != NONE:
                     disarm(p, n, failures, f, at)
                 if logs:

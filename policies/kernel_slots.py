@@ -3,8 +3,8 @@
 The kernel_*.py and drive*.py files are one template: `compiled.py` copies them into a module of its own for each
 policy, with the policy's functions in place of the defaults imported here, numbers in place of H, P, C and V, and
 True or False in place of the features: FULL (everything that the plain event contract does not need), LOOK
-(look-ahead), RECORD (plans are kept), TELL (what becomes of each demand and prediction is told to a caller), NUMBERS (touches and fills are numbered), FUTURE, and the two kinds of policy,
-KEEPS_ORDER and PLANS_TICKS.
+(look-ahead), RECORD (plans are kept), TELL (what became of each demand and prediction is told), NUMBERS (touches and
+fills are numbered), FUTURE, and the two kinds of policy, KEEPS_ORDER and PLANS_TICKS.
 
 Every function takes `p`, one pool; `n`, a pointer to the present cell's counters [layer, counter]; and `at`, the
 moment. Keys are expert ids in a layer pool and layer * n_experts + expert in the global pool.

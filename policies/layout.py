@@ -38,8 +38,8 @@ SHARED: Sequence[str] = (
     "n_layers n_experts n_pools n_keys n_slots padded_keys padded_slots padded_experts "
     "region_bytes regions_at counters_at row_bytes_at "
     "sequential exceed stream batch_gate lag_demand lag_prefetch max_loads in_bytes "
-    "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future told told_ahead "
-    "now last_layer clock begun tokens guard_ratio "
+    "guard guard_warm guard_counts gate gate_window gate_admit half_life access_clock warmup has_future told "
+    "told_ahead now last_layer clock begun tokens guard_ratio "
     "parameter0 parameter1 parameter2 parameter3 parameter4 parameter5 parameter6 parameter7"
 ).split()
 

@@ -107,7 +107,8 @@ class Pool:
         full = full or any(rare) or max_loads is not None
         self.full = full
         self.simple = not full and scope == "layer" and not width and not (spec.guard or spec.gate or spec.pin)
-        self._features = {"full": full, "look": look, "record": record, "tell": tell, "plain": plain or keys > MOST_KEYS}
+        self._features = {"full": full, "look": look, "record": record, "tell": tell}
+        self._features["plain"] = plain or keys > MOST_KEYS
         self._words = {
             "sequential": contract == "sequential",
             "exceed": overflow == "exceed",

@@ -46,7 +46,9 @@ def interval(values: np.ndarray) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def ratio_interval(above: np.ndarray, below: np.ndarray, units: np.ndarray, seed: int = 0) -> tuple[float, float] | None:
+def ratio_interval(
+    above: np.ndarray, below: np.ndarray, units: np.ndarray, seed: int = 0
+) -> tuple[float, float] | None:
     """Of sum(above) / sum(below) over the steps; None for a single unit, which nothing can be learned from."""
     if not len(units) or units.max() < 1:
         return None

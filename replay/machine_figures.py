@@ -1,4 +1,4 @@
-"""The figures of a machine file, what each may be, and the checks of single entries; `machine.py` puts them together."""
+"""The figures of a machine file, what each may be, and checks of single entries; `machine.py` puts them together."""
 
 from __future__ import annotations
 

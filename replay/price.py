@@ -124,9 +124,7 @@ class Price:
     def busy(self) -> dict[str, float]:
         """The share of the time that each resource works."""
         seconds = self.seconds or math.nan
-        return {
-            name: self._total(f"{name.upper()}_BUSY") / seconds for name in ("link", "gpu", "cold", "host")
-        }
+        return {name: self._total(f"{name.upper()}_BUSY") / seconds for name in ("link", "gpu", "cold", "host")}
 
     @property
     def late(self) -> dict[str, Any]:

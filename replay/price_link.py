@@ -6,6 +6,8 @@ link's full speed: `s[QUEUED]` were handed to it so far, `s[DONE]` are done, and
 reached the end of its batch, which is kept in `land`. So whatever slows the link down moves no row in the queue.
 """
 
+# pyright: reportCallIssue=false
+
 from __future__ import annotations
 
 from math import erfc
@@ -14,8 +16,8 @@ import numpy as np
 from numba import njit
 
 (
-    IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, MERGE, MERGE_PAIR, DENSE,
-    STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK, LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP,
+    IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, MERGE, MERGE_PAIR,
+    DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK, LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP,
     LATE_COLD, BATCH_GATE, CHUNK, SCRATCH, STAGING, N_FIGURES,
 ) = range(26)  # fmt: skip
 FIGURES = (  # what they hold: figures and shares of a machine file, then how the run was asked to be priced
@@ -39,6 +41,42 @@ internal = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=T
 
 
 @inlined
+def wake_s(wake, gap):
+    """How much later the cold chain begins after so long without work."""
+    n = wake.shape[0]
+    if n == 0:
+        return 0.0
+    if gap <= wake[0, 0]:
+        return wake[0, 1]
+    for i in range(1, n):
+        if gap <= wake[i, 0]:
+            share = (gap - wake[i - 1, 0]) / (wake[i, 0] - wake[i - 1, 0])
+            return wake[i - 1, 1] + share * (wake[i, 1] - wake[i - 1, 1])
+    return wake[n - 1, 1]
+
+
+@inlined
+def put(hot, job, at, seconds, gate, which):
+    """One more job of the hot chain."""
+    hot[4 * job], hot[4 * job + 1], hot[4 * job + 2], hot[4 * job + 3] = at, seconds, gate, which
+
+
+@inlined
+def busy(s, cause, seconds):
+    """The host alone, at work that nothing else can hide."""
+    s[HOST] += seconds
+    s[HOST_BUSY] += seconds
+    s[cause] += seconds
+
+
+@inlined
+def spend(s, seconds):
+    """The host, while chains and link go on."""
+    s[HOST] += seconds
+    s[HOST_BUSY] += seconds
+
+
+@inlined
 def pass_time(s, until):
     """The link works on while neither chain does."""
     span = until - s[LINK]
@@ -57,10 +95,10 @@ def pass_time(s, until):
 def _work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
     """Both chains and the link from `s[LINK]` on, until the jobs are done and the events have happened.
 
-    cold_at, cold_left: when the cold chain begins, and its seconds. hot, four numbers each: jobs of the hot chain in order:
-    not before, seconds, what the link must have done, which job. events, two each: when the host hands over a batch,
-    and its work. ends: receives when the cold chain and the last hot job ended, and how long the hits waited for their copies.
-    Adds seconds by cause.
+    cold_at, cold_left: when the cold chain begins, and its seconds. hot, four numbers each: jobs of the hot chain in
+    order: not before, seconds, what the link must have done, which job. events, two each: when the host hands over a
+    batch, and its work. ends: receives when the cold chain and the last hot job ended, and how long the hits waited for
+    their copies. Adds seconds by cause.
     """
     t, done, queued = s[LINK], s[DONE], s[QUEUED]  # in registers: what lies in arrays is read again after every store
     beside_cold, beside_link, hot_beside_link = f[LINK_WITH_COLD], f[COLD_WITH_LINK], f[HOT_WITH_LINK]
@@ -162,23 +200,6 @@ def expected_max(a, b, spread):
     density = np.exp(-0.5 * gap * gap) / np.sqrt(2 * np.pi)
     above = 0.5 * erfc(gap / np.sqrt(2.0))
     return spread * (density - gap * above)
-
-
-# --- speculation that waits on the host ---
-
-HEAD, TAIL, BATCHES, DRIVER_HEAD, DRIVER_TAIL, N_COUNTS = range(6)
-
-
-@inlined
-def fits(s, f, q, driver, n_bytes):
-    """Whether the link may be handed so many speculative bytes more; a batch alone always may."""
-    size = driver.shape[0]
-    while q[DRIVER_HEAD] < q[DRIVER_TAIL] and driver[q[DRIVER_HEAD] % size, 0] <= s[DONE]:
-        q[DRIVER_HEAD] += 1
-    there = 0.0
-    for i in range(q[DRIVER_HEAD], q[DRIVER_TAIL]):
-        there += driver[i % size, 1]
-    return there == 0 or there + n_bytes <= f[MAX_QUEUED]
 
 
 @inlined

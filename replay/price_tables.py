@@ -1,4 +1,4 @@
-"""What each chain takes for rows of a trace: the sheets of a machine file, or what its rates say, as arrays to look up."""
+"""What each chain takes for the rows of a trace: a machine's sheets, or what its rates say, as arrays to look up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def sheets_for(machine: Machine, chain: str, row_bytes: int, threads: int) -> tu
         return sorted(found, key=lambda sheet: sheet.tokens), True
     if mine:
         known = ", ".join(sorted({str(sheet.threads) for sheet in mine}))
-        raise BadOption(f"cpu_threads={threads}: {machine.name} was measured with {known} threads; ask for one of these")
+        raise BadOption(
+            f"cpu_threads={threads}: {machine.name} was measured with {known} threads; ask for one of these"
+        )
     memory = "device" if chain == "hot" else "host"
     read, compute = machine[f"{memory}_read_bytes_per_s"], machine[f"{memory}_compute_bytes_per_s"]
     shared = max(1.0, compute / read)  # tokens a row from which on computing takes longer than reading
@@ -97,14 +99,22 @@ def at_tokens(sheets, shape, kind, chain, tokens, rows, each, what):
     while upper < count - 1 and sheets[kind, chain, upper, 0, 0, 0] < tokens:
         upper += 1
     high = on_sheet(
-        sheets[kind, chain, upper, what], shape[kind, chain, 1 + 2 * upper], shape[kind, chain, 2 + 2 * upper], rows, each
+        sheets[kind, chain, upper, what],
+        shape[kind, chain, 1 + 2 * upper],
+        shape[kind, chain, 2 + 2 * upper],
+        rows,
+        each,
     )
     there = sheets[kind, chain, upper, 0, 0, 0]
     if upper == 0 or tokens >= there:
         return high
     below = sheets[kind, chain, upper - 1, 0, 0, 0]
     low = on_sheet(
-        sheets[kind, chain, upper - 1, what], shape[kind, chain, 2 * upper - 1], shape[kind, chain, 2 * upper], rows, each
+        sheets[kind, chain, upper - 1, what],
+        shape[kind, chain, 2 * upper - 1],
+        shape[kind, chain, 2 * upper],
+        rows,
+        each,
     )
     return low + (tokens - below) / (there - below) * (high - low)
 

@@ -11,7 +11,8 @@ import numpy as np
 from .errors import BadOption
 from .machine import Machine, check_machine, read_machine
 from .price import Price
-from .price_link import FIGURES, N_COUNTS, N_FIGURES, N_STATE, WORST_LATENESS
+from .price_link import FIGURES, N_FIGURES, N_STATE, WORST_LATENESS
+from .price_queue import N_COUNTS
 from .price_tables import pack, sheets_for, single
 from .sizes import parse_bytes
 
@@ -26,8 +27,8 @@ class Pricing:
     overlap: "on" or "off". late: hits whose copy has not landed "wait" for it, or are computed "cold". dense_us:
     microseconds of the device a layer, for attention. cpu_threads: of the cold chain, by default the machine's.
     max_queued: at most so many speculative bytes (also "64MiB") are handed to the link at a time, and demand overtakes
-    the rest.    spec_chunk: at most so many speculative rows in one batch. split_share: the share of the misses that is fetched
-    (with miss="cpu"). bounds: also price the run without look-ahead, and with an oracle of the same width.
+    the rest. spec_chunk: at most so many speculative rows in one batch. split_share: the share of the misses that is
+    fetched (with miss="cpu"). bounds: also price the run without look-ahead, and with an oracle of the same width.
     """
 
     machine: Machine | str | Path
@@ -92,7 +93,9 @@ class Pricer:
     def __init__(self, pricing: Pricing, options: Any, trace: Any):
         rows = options.rows_of(trace)
         if rows is None:
-            raise BadOption("machine: the trace does not record how large a row is, so a price needs row_bytes; give it")
+            raise BadOption(
+                "machine: the trace does not record how large a row is, so a price needs row_bytes; give it"
+            )
         self.pricing, self.options = pricing, options
         machine, threads = pricing.known, pricing.recorded()["cpu_threads"]
         distinct = sorted(set(rows))
@@ -103,10 +106,7 @@ class Pricer:
         self._kinds = np.array([distinct.index(size) for size in rows])
         self._wake = np.array([[each.gap_s, each.seconds] for each in machine.wake]).reshape(-1, 2)
         self._row_bytes = np.array(rows, np.int64)
-        self._row_s = np.array(
-            [[machine[f"copy_{kind}_row_s"] + size / machine[f"copy_{kind}_bytes_per_s"] for kind in ("demand", "ahead")]
-             for size in rows]
-        )  # fmt: skip
+        self._row_s = np.array([[_row_s(machine, kind, size) for kind in ("demand", "ahead")] for size in rows])
         self._figures = self._set(machine, threads, trace)
         self._state, self._totals = np.zeros(N_STATE), np.zeros((2, N_STATE))
         self._land = np.full((trace.n_layers, trace.n_experts), -1.0)
@@ -121,7 +121,9 @@ class Pricer:
         options, pricing = self.options, self.pricing
         shares = min(machine.contention, key=lambda each: (abs(each.threads - threads), each.threads))
         if pricing.split_share is not None and options.miss != "cpu":
-            raise BadOption(f"split_share={pricing.split_share}: miss={options.miss} says already what is fetched; leave it out")
+            raise BadOption(
+                f"split_share={pricing.split_share}: miss={options.miss} says already what is fetched; leave it out"
+            )
         share = {"cpu": pricing.split_share or 0.0, "fetch": 1.0}[options.miss]
         scratch = min(trace.n_experts, max(1, options.batch_gate) * trace.top_k)
         values = {name: machine[name] for name in FIGURES if name in machine.figures} | {
@@ -189,6 +191,11 @@ class Pricer:
 
 
 _NOTHING = np.zeros((0, 0, 0), np.uint8), np.zeros((0, 0, 0), np.uint8)
+
+
+def _row_s(machine: Machine, kind: str, row_bytes: int) -> float:
+    """Seconds of the link for one row of a batch."""
+    return machine[f"copy_{kind}_row_s"] + row_bytes / machine[f"copy_{kind}_bytes_per_s"]
 
 
 def _number(value: Any, low: float, high: float) -> bool:

@@ -36,7 +36,11 @@ class Result:
         assert self.price is not None
         used = self.counters["prefetch_hits"] + self.counters["used_late"]
         price = replace(
-            self.price, without=without.price, ceiling=ceiling.price, used=used, loaded=self.counters["loads_speculative"]
+            self.price,
+            without=without.price,
+            ceiling=ceiling.price,
+            used=used,
+            loaded=self.counters["loads_speculative"],
         )
         return replace(self, price=price)
 

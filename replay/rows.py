@@ -106,7 +106,8 @@ def _price():
     return pa.struct([
         *each(text, "label machine machine_sha256 machine_label machine_date overlap when_late"),
         *each(real, "dense_us"), *each(whole, "cpu_threads max_queued spec_chunk"), *each(real, "split_share"),
-        *each(whole, "tokens"), *each(real, "seconds tokens_per_s bytes_per_token gain tpot_p50_s tpot_p95_s tpot_p99_s"),
+        *each(whole, "tokens"),
+        *each(real, "seconds tokens_per_s bytes_per_token gain tpot_p50_s tpot_p95_s tpot_p99_s"),
         *each(pa.list_(real), "tokens_per_s_interval hit_rate_interval bytes_per_token_interval gain_interval"),
         ("parts", pa.struct([(name, real) for name in CAUSES])),
         ("busy", pa.struct(each(real, "link gpu cold host"))),

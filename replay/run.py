@@ -42,7 +42,9 @@ def replay(trace: Trace | str | Path, policy: str = "lru", slots: Any = None, **
     check_workers("threads", threads)
     warn_idle(options.get("predictor"), [options.get("width", 0)])
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    return run(opened, Options.of(policy=policy, slots=slots, **options), pricing=pricing, threads=threads, progress=progress)
+    return run(
+        opened, Options.of(policy=policy, slots=slots, **options), pricing=pricing, threads=threads, progress=progress
+    )
 
 
 def run(
@@ -65,8 +67,9 @@ def run(
             del piece  # else its block stays while the next one is read
     result = replayer.result(time.perf_counter() - began)
     if result.price and options.width and pricing and pricing.bounds:
-        return result.between(*(run(trace, options.but(**other), pricing=replace(pricing, bounds=False), threads=threads)
-                                for other in ({"width": 0, "predictor": "none"}, {"predictor": "oracle"})))  # fmt: skip
+        alone = replace(pricing, bounds=False)
+        others = ({"width": 0, "predictor": "none"}, {"predictor": "oracle"})
+        return result.between(*(run(trace, options.but(**other), pricing=alone, threads=threads) for other in others))
     return result
 
 
@@ -199,16 +202,16 @@ class _Replayer:
         steps = len(piece.starts) - 1
         sizes = np.diff(piece.starts) if self.source is self.trace else self.source.accepted(piece.first_step, steps)
         tokens = np.bincount(piece.cells[1:], weights=sizes, minlength=len(piece.labels)).astype(np.int64)
-        told, worse = (), None
+        told, ahead, worse = NO_IDS, NO_IDS, None
         if self.pricer:
-            told = self.pricer.told(piece.block, piece.ids)
+            told, ahead = self.pricer.told(piece.block, piece.ids)
         elif self.shadow:
-            told = (np.zeros(piece.block.experts.shape, np.uint8),)
-        counts = self.lane.advance(piece, crew, *told)
+            told = np.zeros(piece.block.experts.shape, np.uint8)
+        counts = self.lane.advance(piece, crew, told, ahead)
         if self.shadow:
             there = np.zeros(piece.block.experts.shape, np.uint8)
             self.shadow.advance(piece, crew, there)
-            worse = _pollution(told[0], there, piece)
+            worse = _pollution(told, there, piece)
         self.tally.add(counts, piece.labels, tokens, worse)
         if self.pricer:
             self.pricer.advance(piece, sizes)

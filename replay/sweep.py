@@ -43,8 +43,9 @@ def sweep(
     """Replays every trace x policy x size x width, and writes one row each to the Parquet file `out`; returns its path.
 
     slots: counts, fractions, lists and ranges ("8,16", "8:128:8", "25%"); vram: byte budgets, or lists of them
-    ("2GiB,4GiB"). `options` are the other fields of `Options`, and with `machine` those of `Pricing`. Rows that `out` holds already are kept and not replayed
-    again, but rows of a policy whose own file or profile has been edited since give way to the new ones. A combination
+    ("2GiB,4GiB"). `options` are the other fields of `Options`, and with `machine` those of `Pricing`. Rows that
+    `out` holds already are kept and not replayed again, but rows of a policy whose own file or profile has been edited
+    since give way to the new ones. A combination
     that a policy refuses (the bound with look-ahead, look-ahead without slots) is left out and its reason given to
     `skipped`. Each finished row is at once on disk in `out` + ".part", so a killed sweep goes on where it stopped. At
     the end `counted` is told how many rows are new and how many were there.

@@ -99,7 +99,11 @@ def test_a_share_that_cannot_be_is_refused(machine, path, value):
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [
-        (("sheets", 0, "seconds", 1, 0), 0, "sheets[0] (2 rows, 1 pairs a row) seconds is 0; it is a number from 1e-09"),
+        (
+            ("sheets", 0, "seconds", 1, 0),
+            0,
+            "sheets[0] (2 rows, 1 pairs a row) seconds is 0; it is a number from 1e-09",
+        ),
         (("sheets", 0, "spread_s", 1, 0), -1, "sheets[0] (2 rows, 1 pairs a row) spread_s is -1; it is a number"),
         (("sheets", 0, "seconds", 1), [], "sheets[0] seconds has no 1 numbers for 2 rows"),
         (("sheets", 0, "seconds"), [[1e-4]] * 4, "sheets[0] has more lines of numbers than rows"),
@@ -127,7 +131,7 @@ def test_whatever_else_is_wrong_is_named(machine, path, way, value, said):
 
 def test_a_file_that_is_no_json_is_refused(path):
     path.write_text("{")
-    with pytest.raises(slotwise.BadOption, match="is no machine file .*; `slotwise machine` writes one"):
+    with pytest.raises(slotwise.BadOption, match=r"is no machine file .*; `slotwise machine` writes one"):
         slotwise.read_machine(path)
 
 

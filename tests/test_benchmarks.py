@@ -9,7 +9,7 @@ from conftest import ROOT, python, run, some
 
 import slotwise
 
-SPEED = ("load_speed", "startup", "memory", "live_calls", "replay_speed", "cold_speed")
+SPEED = ("load_speed", "startup", "memory", "live_calls", "replay_speed", "pricing_speed", "cold_speed")
 PEERLESS = {"replay_speed": "measures against libCacheSim"}  # the benchmarks that need the extra `bench`
 
 

@@ -30,11 +30,13 @@ DEMANDS, MISSES, BYTES, SECONDS, N_OUT = range(5)
 
 @internal
 def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, figures, state, totals, one, sheets, shape,
-         kinds, wake, row_s, row_bytes, land, q, driver, waiting, out):  # fmt: skip
+         kinds, wake, row_s, row_bytes, land, q, driver, waiting,
+         jobs, chain_ends, handed, out):  # fmt: skip
     """Prices the steps of one piece. `state`, `land` and the queues go on from piece to piece.
 
     experts, told [layers, rows, top_k]; ids, ahead [layers, rows, recorded] or empty; starts [steps + 1] rows; resets,
     phases [steps]; totals [2 phases, N_STATE] receives what each step added to `state`;
+    jobs, chain_ends, handed: scratch of the caller, who keeps it alive: a pointer to an array of our own would not.
     kinds [layers]: whose sheets price a layer; row_s [layers, 2]: link seconds of a row, demand and speculative;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
@@ -44,10 +46,8 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
     loads = np.zeros(n_experts, np.int64)
     hurried = np.zeros(n_experts, np.int64)
     rows, pairs = np.zeros(4, np.int64), np.zeros(4, np.int64)
-    hot_jobs, chain_ends = np.zeros(3 * 4), np.zeros(3)
-    handed = np.zeros(2 * (waiting.shape[0] + n_experts + 8))
-    s, f, events = data_of(state), data_of(figures), data_of(handed)
-    hot, ends = data_of(hot_jobs), data_of(chain_ends)
+    s, f = data_of(state), data_of(figures)
+    hot, ends, events = data_of(jobs), data_of(chain_ends), data_of(handed)
     limited = f[link.MAX_QUEUED] < np.inf
     before = np.zeros(state.size)
     for i in range(starts.size - 1):

@@ -114,6 +114,8 @@ class Pricer:
         self._queue = np.zeros(N_COUNTS, np.int64)
         self._waiting = np.full((2 * self._land.size if limited else 1, 2), -1)
         self._driver = np.zeros((self._waiting.shape[0], 2))
+        most_events = self._waiting.shape[0] + trace.n_experts + 8
+        self._scratch = np.zeros(3 * 4), np.zeros(3), np.zeros(2 * most_events)  # as `walk` takes them
         self._steps: list[tuple[np.ndarray, ...]] = []
         self._told: tuple[Any, np.ndarray, np.ndarray] = (None, *_NOTHING)
 
@@ -165,7 +167,7 @@ class Pricer:
             piece.starts, piece.resets, phases, block.experts, told, ids, ahead,
             min(self.options.width, ids.shape[2]), self.options.horizon, self._figures, self._state, self._totals,
             self._one, self._sheets, self._shape, self._kinds, self._wake, self._row_s, self._row_bytes, self._land,
-            self._queue, self._driver, self._waiting, out,
+            self._queue, self._driver, self._waiting, *self._scratch, out,
         )  # fmt: skip
         self._steps.append((out, accepted, block.phase[low : low + n], block.request[low : low + n]))
 

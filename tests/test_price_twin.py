@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,3 +134,22 @@ def test_a_share_of_the_misses_is_fetched():
     machine = slotwise.estimate_machine(link=1e9, host_read=2e9, device_read=20e9)
     prices = {share: held(trace, "lru", 3, machine=machine, split_share=share)[0] for share in (0.0, 0.5, 1.0)}
     assert prices[0.0].busy["cold"] > prices[0.5].busy["cold"] > prices[1.0].busy["cold"] == 0
+
+
+def test_prices_of_a_sweep_on_several_threads_are_those_of_one(tmp_path):
+    machine = slotwise.estimate_machine(["rtx-3060-x16", "ddr4"])
+    asked = {"machine": machine, "row_bytes": 4_718_592, "steps": 400}
+    out = slotwise.sweep(
+        "sample", ["lru", "lfru+guard"], "16,32,64", (0, 4), out=tmp_path / "r.parquet", workers=8, **asked
+    )
+    rows = pq.read_table(out).to_pylist()
+    assert len(rows) == 12
+    for row in rows:
+        alone = slotwise.replay("sample", row["policy"], row["slots"], width=row["width"], threads=1, **asked)
+        assert row["price"] == alone.price.to_dict()
+    counted = []
+    slotwise.sweep("sample", "lru", 16, (0, 4), out=out, counted=lambda *counts: counted.append(counts), **asked)
+    slotwise.sweep("sample", "lru", 16, out=out, counted=lambda *counts: counted.append(counts), row_bytes=4_718_592,
+                   steps=400)  # fmt: skip
+    slotwise.sweep("sample", "lru", 16, out=out, counted=lambda *counts: counted.append(counts), overlap="off", **asked)
+    assert counted == [(0, 12), (1, 12), (1, 13)]

@@ -18,7 +18,7 @@ OPTIONS = """
     lag_demand lag_prefetch max_loads overflow reset miss prefill batch_gate phase steps verify_tokens accept
     seed row_bytes
 """.split()
-NESTED = "counters by_layer by_phase by_request along rates token_cycle_bytes plan_sha256 seconds".split()
+NESTED = "counters by_layer by_phase by_request along rates token_cycle_bytes plan_sha256 seconds price".split()
 COUNTERS = """
     demands hits hits_demand prefetch_hits misses compulsory loads_demand bypassed gated throttled late
     predictions invalid redundant dropped_guard dropped_no_victim dropped_throttle loads_speculative used_late

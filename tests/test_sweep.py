@@ -64,7 +64,7 @@ def test_the_file_says_what_it_is_and_nothing_is_left_beside_it(trace, out):
     slotwise.sweep([trace], ["lru"], [2], out=out)
     schema = pq.read_schema(out)
     assert schema.metadata[b"format"] == b"slotwise.sweep"
-    assert schema.metadata[b"version"] == b"2"
+    assert schema.metadata[b"version"] == b"3"
     assert {str(schema.field(name).type) for name in ("hits", "slots", "bytes_moved", "token_cycle_bytes")} == {"int64"}
     assert str(schema.field("seconds").type) == str(schema.field("accept").type) == "double"
     assert [path.name for path in out.parent.iterdir()] == [out.name]

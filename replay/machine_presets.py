@@ -40,8 +40,8 @@ PRESETS: Mapping[str, Part] = {
     "rtx-5060-ti": Part("RTX 5060 Ti on PCIe 5.0 x8", 31.5e9, 448e9, None,
                         "NVIDIA's GeForce RTX 5060 Ti: 128 bits x 28 Gbit/s; PCIe 5.0: 32 GT/s a lane, 128b/130b"),
     "h200": Part("H200 SXM, PCIe 5.0 x16, beside 16 cores of a Xeon", 63.0e9, 4.8e12, 130e9,
-                 "NVIDIA's H200: 4.8 TB/s; PCIe 5.0: 32 GT/s a lane; 16 cores read 104 GB/s and more (benchmarks/cold_speed.py), "
-                 "taken for four fifths of a peak"),
+                 "NVIDIA's H200: 4.8 TB/s; PCIe 5.0: 32 GT/s a lane; 16 cores read 104 GB/s and more "
+                 "(benchmarks/cold_speed.py), taken for four fifths of a peak"),
     "ddr4": Part("dual-channel DDR4-3200", None, None, 51.2e9, "JEDEC DDR4: 2 x 64 bits x 3200 MT/s"),
     "ddr5": Part("dual-channel DDR5-5600", None, None, 89.6e9, "JEDEC DDR5: 2 x 64 bits x 5600 MT/s"),
 }  # fmt: skip

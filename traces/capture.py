@@ -161,13 +161,13 @@ class Capture:
             x = x.reshape(-1, x.shape[-1])
         if self.check:
             self._compare(layer, x, now.ids[layer])
-        for horizon in self._ahead:
-            target = layer + horizon
+        if x.shape[0] <= FEW:
+            now.inputs[layer] = x
+            return
+        for target in (layer + horizon for horizon in self._ahead):
             if target < len(self._logits):
-                ahead = self._logits[target](x.to(self._devices[target]) if self._spread else x)
-                if x.shape[0] > FEW:
-                    ahead = best(found, ahead[None], [found.modules[target]], self.width)
-                now.ahead[horizon].append(ahead)
+                logits = self._logits[target](x.to(self._devices[target]) if self._spread else x)
+                now.ahead[target - layer].append(best(found, logits[None], [found.modules[target]], self.width))
 
     def _after(self, module: Any, args: tuple, output: Any) -> None:
         missing = [self._routers.layers[i] for i, ids in enumerate(self._pass.ids) if ids is None]
@@ -198,7 +198,7 @@ class Capture:
         An interrupt may come anywhere here: the next call then does again what is not done.
         """
         self._worked_up = time.monotonic()
-        now = fetch(self._routers, self._group, self._ahead, self.width) if self._group else None
+        now = fetch(self._routers, self._logits, self._group, self._ahead, self.width) if self._group else None
         for each in (self._fetched, None if now and now.event else now):  # of a CPU there is nothing to wait for
             if each:
                 self._advance(self._rows.write(*each.arrays()))

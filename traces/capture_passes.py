@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -24,7 +25,10 @@ class Pass:
         self.logits: list[Any] = [None] * n_layers
         self.ids: list[Any] = [None] * n_layers
         self.weights: list[Any] = [None] * n_layers
-        self.ahead: dict[int, list[Any]] = {horizon: [] for horizon in horizons}  # logits, or ids of a long pass
+        self.inputs: list[Any] = [
+            None
+        ] * n_layers  # of routers in a short pass: predictions come of them later
+        self.ahead: dict[int, list[Any]] = {horizon: [] for horizon in horizons}  # ids, of a long pass
 
     @cached_property
     def shape(self) -> tuple[int, int]:
@@ -82,13 +86,15 @@ def best(found: Routers, logits: Tensor, modules: list[Any], width: int) -> Tens
     return ids.to(torch.int16).masked_fill_(scores == float("-inf"), -1)
 
 
-def fetch(found: Routers, group: list[Pass], horizons: list[int], width: int) -> Fetched:
+def fetch(
+    found: Routers, logits_of: list[Callable[[Tensor], Tensor]], group: list[Pass], horizons: list[int], width: int
+) -> Fetched:
     """Lays out passes of one shape and starts their copies to the host; on a GPU nobody waits for them here."""
     import torch  # pyright: ignore[reportMissingImports]
 
     batch, n = group[0].shape
     with torch.no_grad():
-        table = _table(found, group, horizons, width)
+        table = _table(found, logits_of, group, horizons, width)
         if table.shape[1] != len(group) * batch * n:
             raise BadTrace(f"routers saw {table.shape[1]} tokens of {len(group)} passes of {batch} x {n}; all must be")
         columns = [
@@ -103,7 +109,9 @@ def fetch(found: Routers, group: list[Pass], horizons: list[int], width: int) ->
     return Fetched(group[-1].number, (len(group), batch, n), [one.past for one in group], tensors, event)
 
 
-def _table(found: Routers, group: list[Pass], horizons: list[int], width: int) -> Tensor:
+def _table(
+    found: Routers, logits_of: list[Callable[[Tensor], Tensor]], group: list[Pass], horizons: list[int], width: int
+) -> Tensor:
     """All rows, int16 `[n_layers, passes * tokens, ids | weights as float16 | predictions by horizon]`."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -124,12 +132,18 @@ def _table(found: Routers, group: list[Pass], horizons: list[int], width: int) -
     table = torch.full((n, ids.shape[1], 2 * k + len(horizons) * width), -1, dtype=torch.int16, device=home)
     table[..., :k] = ids
     table[..., k : 2 * k] = weights.to(torch.float16).view(torch.int16)
+    long = group[0].n_tokens > FEW
+    inputs = [torch.cat([one.inputs[layer] for one in group]) for layer in range(0 if long or not horizons else n)]
     for at, horizon in enumerate(horizons):
         begin = 2 * k + at * width
-        if group[0].n_tokens > FEW:
+        if long:
             ahead = torch.cat([t.to(home) for t in group[0].ahead[horizon]])
         else:
-            logits = joined([[one.ahead[horizon][layer] for one in group] for layer in range(n - horizon)])
-            ahead = best(found, logits, found.modules[horizon:], width)
+            places = [found.modules[target].weight.device for target in range(horizon, n)]
+            logits = [
+                logits_of[layer + horizon](x.to(place)).to(home)
+                for layer, (x, place) in enumerate(zip(inputs, places, strict=False))
+            ]
+            ahead = best(found, torch.stack(logits), found.modules[horizon:], width)
         table[horizon:, :, begin : begin + width] = ahead
     return table

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from conftest import python, run, slotwise
 
-COMMANDS = "compare replay run machine sweep report capture trace policies formats predictors backends".split()
+COMMANDS = (
+    "compare replay run calibrate machine sweep report capture trace policies formats predictors backends".split()
+)
 
 # The real entry, with commands added that end in ways which no command should.
 ENDINGS = """

@@ -1,0 +1,121 @@
+"""Measures what a machine takes for each part of a tick, on any backend: plain numbers, for a machine file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotwise.policies import Pool
+
+from .backend import Backend
+from .calibration_chains import contention, sheets, wake
+from .calibration_host import host_figures
+from .calibration_link import link_figures
+from .cold import ColdChain, RowLayout
+from .errors import BadExecutor
+from .executor import Executor
+from .stopwatch import FLOOR, Value
+from .store import HostStore
+
+LAYERS = 4  # of the model that ticks are measured on, at least
+MOST_TOKENS = 8  # of a step: the usual batch gate
+TOKENS = (1, 2, 4, 8)
+PAIRS = (1, 2, 4)  # tokens that a row serves
+POOL_BYTES = 512 << 20  # rows that chains read in turn: 8 times the L2 of an H200, and 4 times most L3
+
+
+class Effort(NamedTuple):
+    """How much is measured: bytes of rows, steps of each kind of tick, and seconds for each part of the chains."""
+
+    pool_bytes: int = POOL_BYTES
+    steps: int = 60
+    sheets_s: float = 40.0
+    beside_s: float = 1.0
+    waits: int = 40
+
+
+FULL = Effort()
+QUICK = Effort(pool_bytes=4 << 20, steps=6, sheets_s=0.5, beside_s=0.05, waits=4)
+
+
+class Measured(NamedTuple):
+    """Figures by name with their spread; sheets, wake and contention as the machine file has them, as plain rows."""
+
+    figures: dict[str, Value]
+    sheets: list[dict[str, Any]]
+    wake: list[dict[str, float]]
+    contention: list[dict[str, Any]]
+
+
+def calibrate(
+    make: Callable[[], Backend],
+    chain: ColdChain,
+    layout: RowLayout,
+    *,
+    n_experts: int,
+    top_k: int,
+    link_pad: int = 0,
+    effort: Effort = FULL,
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Measured:
+    """Measures everything, with rows of one layout.
+
+    make: a new backend at each call. chain: opened. n_experts: of a layer, at least 4 * top_k, so that a tick finds
+    experts that no slot holds. link_pad: as `Executor` takes it. progress: called with (parts done, parts, the next).
+    Raises BadExecutor.
+    """
+    if n_experts < 4 * top_k or top_k < 2:
+        raise BadExecutor(f"experts={n_experts}, top_k={top_k}: at least 2 chosen ones, and four times as many experts")
+    parts = ("chains", "link", "wake", "contention", "host")
+    said = (lambda done, what: progress(done, len(parts), what)) if progress else lambda done, what: None
+    random = np.random.default_rng(seed)
+    with closing(make()) as kept:
+        stored = max(1, -(-effort.pool_bytes // (n_experts * layout.row_bytes)))
+        layouts = [layout] * max(LAYERS, stored)
+        store = HostStore(layouts, n_experts, kept, alias_layers=stored).fill(seed, chain)
+        said(0, "hot and cold chain")
+        with (
+            _bench(make(), store, chain, stored, top_k=top_k, link_pad=link_pad) as executor,
+            executor.backend.queue(),
+        ):
+            _fill(executor)
+            grids, rates = sheets(executor, random, tokens=TOKENS, pairs=PAIRS, budget_s=effort.sheets_s)
+            said(1, "the link")
+            figures = link_figures(executor, random, rounds=effort.steps)
+            said(2, "waking up")
+            late = wake(executor, random, times=effort.waits)
+            said(3, "chains and link beside each other")
+            beside = contention(executor, random, seconds=effort.beside_s)
+        said(4, "what the host does")
+        host = host_figures(make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random)
+        said(5, "done")
+    every = {name: Value(max(FLOOR, value), spread) for name, (value, spread) in (rates | figures | host).items()}
+    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside)
+
+
+def _bench(backend: Backend, store: HostStore, chain: ColdChain, stored: int, *, top_k: int, link_pad: int) -> Executor:
+    """An executor whose slots hold as many rows as the store does, timed; what chains and link are measured on.
+
+    Its pool decides nothing: copies and chains are called directly.
+    """
+    slots = min(store.n_experts, max(2 * top_k, -(-stored * store.n_experts // store.n_layers)))
+    pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=slots, full=True)
+    return Executor(
+        pool, store, backend, chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad,
+        max_tokens=MOST_TOKENS * max(PAIRS), timing=True,
+    )  # fmt: skip
+
+
+def _fill(executor: Executor) -> None:
+    """A row in every slot."""
+    backend, transfers, slots = executor.backend, executor.transfers, executor.slots
+    for layer, count in enumerate(executor.pool.physical_slots):
+        for first in range(0, count, 64):
+            some = range(first, min(count, first + 64))
+            backend.copy([transfers.copy_of(layer, slot, slots.address(layer, slot)) for slot in some])
+    backend.drain()
+    backend.copy_spans()

@@ -1,0 +1,217 @@
+"""What both chains take for rows that no cache holds, how late a sleeping cold chain is, and what all do to each other.
+
+Times are spans that the device and the worker tell of themselves: of the hot chain from the start of its first kernel
+to the end of its last, of the cold one from the return of `submit`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain as joined
+from typing import Any
+
+import numpy as np
+
+from .backend import Copy, Rows
+from .executor import Executor
+from .stopwatch import FLOOR, Value, settled
+
+GAPS = (1e-4, 1e-3, 1e-2)
+LEAST, MOST = 3, 30  # rounds over all cells of the sheets
+BUSY_ROWS = 8  # of one job, where chains and link work at the same time
+
+
+class Bench:
+    """Rows of an executor's slots and store, one after the other, and jobs of both chains over them."""
+
+    def __init__(self, executor: Executor, random: np.random.Generator):
+        self.executor, self.backend, self.chain = executor, executor.backend, executor.chain
+        store, slots = executor.store, executor.slots
+        self.layout = store.layouts[0]
+        self.layer = self.chain.layer(self.layout)
+        stored = len(store.memory)
+        self._host = random.permutation(np.array(list(joined(*store.addresses[:stored])), np.int64))
+        pools = executor.pool.physical_slots
+        places = [slots.address(layer, slot) for layer, count in enumerate(pools) for slot in range(count)]
+        self._device = random.permutation(np.array(places, np.int64))
+        self._at = {"hot": 0, "cold": 0}
+        values = random.normal(0, 1, (executor.max_tokens, self.layout.hidden)).astype(np.float32)
+        self._on_host, self._x = values, [self.backend.upload(values[:n]) for n in range(executor.max_tokens + 1)]
+        self._out = np.empty((executor.max_tokens * executor.top_k, self.layout.hidden), np.float32)
+
+    def rows(self, chain: str, tokens: int, rows: int, pairs: int) -> Rows:
+        """The next so many rows of a chain, each for `pairs` of the tokens. What was read last comes last again."""
+        pool = self._device if chain == "hot" else self._host
+        picked = np.take(pool, np.arange(self._at[chain], self._at[chain] + rows), mode="wrap")
+        self._at[chain] = (self._at[chain] + rows) % len(pool)
+        each = (np.arange(rows)[:, None] * pairs + np.arange(pairs)) % tokens
+        offsets = np.arange(0, rows * pairs + 1, pairs, dtype=np.int64)
+        return Rows(picked, offsets, each.ravel().astype(np.int64), np.arange(rows * pairs, dtype=np.int64))
+
+    def hot(self, tokens: int, rows: int, pairs: int) -> float:
+        """Seconds of one job of the hot chain."""
+        n = max(tokens, -(-rows * pairs // self.executor.top_k))  # room for every output
+        tick = self.backend.begin(0, self._x[n], self.executor.top_k)
+        self.backend.hot(tick, self.rows("hot", tokens, rows, pairs))
+        self.backend.settle(tick)
+        ((began, ended),) = self.backend.hot_spans(tick)
+        return ended - began
+
+    def submit(self, tokens: int, rows: int, pairs: int) -> int:
+        """Starts one job of the cold chain."""
+        work = self.rows("cold", tokens, rows, pairs)
+        return self.chain.submit(
+            self.layer, work.rows, work.offsets, work.tokens, self._on_host[:tokens], self._out, work.places
+        )
+
+    def cold(self, tokens: int, rows: int, pairs: int) -> float:
+        """Seconds of one job of the cold chain."""
+        job = self.submit(tokens, rows, pairs)
+        submitted = time.monotonic()
+        self.chain.wait(job)
+        return max(FLOOR, self.chain.times(job)[1] - submitted)
+
+
+def sheets(
+    executor: Executor, random: np.random.Generator, *, tokens: Sequence[int], pairs: Sequence[int], budget_s: float
+) -> tuple[list[dict[str, Any]], dict[str, Value]]:
+    """The sheets of both chains, and the figures that stand for them where rows have another size.
+
+    All cells take turns in a random order, so that a machine that slows down does so for all of them.
+    """
+    bench = Bench(executor, random)
+    n_experts, top_k = executor.store.n_experts, executor.top_k
+    axes = {n: (_doubling(min(n * top_k, n_experts)), [p for p in pairs if p <= n]) for n in tokens}
+    cells = [(c, n, r, p) for c in ("hot", "cold") for n, (rows, each) in axes.items() for r in rows for p in each]
+    found: dict[tuple[str, int, int, int], list[float]] = {cell: [] for cell in cells}
+    jobs: dict[str, Callable[[int, int, int], float]] = {"hot": bench.hot, "cold": bench.cold}
+    until = time.monotonic() + budget_s
+    for turn in range(1 + MOST):
+        for i in random.permutation(len(cells)):
+            chain, *cell = cells[i]
+            seconds = jobs[chain](*cell)
+            if turn:  # the first warms up
+                found[cells[i]].append(seconds)
+        if turn >= LEAST and time.monotonic() > until:
+            break
+    values = {cell: settled(seconds).checked() for cell, seconds in found.items()}
+    grids = [
+        {
+            "chain": chain, "row_bytes": bench.layout.row_bytes, "tokens": n, "rows": rows, "pairs_per_row": each,
+            "threads": executor.chain.threads if chain == "cold" else None,
+            "seconds": [[values[chain, n, r, p].value for p in each] for r in rows],
+            "spread_s": [[values[chain, n, r, p].spread for p in each] for r in rows],
+        }
+        for chain in ("hot", "cold") for n, (rows, each) in axes.items()
+    ]  # fmt: skip
+    return grids, _rates(values, axes, bench.layout.row_bytes)
+
+
+def _rates(values: dict[Any, Value], axes: dict[int, tuple[list[int], list[int]]], row_bytes: int) -> dict[str, Value]:
+    """Base and rates of each chain: reading by the slope over rows of one token, computing by the most tokens a row."""
+    found = {}
+    rows, most = axes[min(axes)][0], max(axes)
+    many, each = axes[most][0][-1], axes[most][1][-1]
+    for chain, memory in (("hot", "device"), ("cold", "host")):
+        one, last = values[chain, min(axes), 1, 1], values[chain, min(axes), rows[-1], 1]
+        slope = max(FLOOR, (last.value - one.value) / (rows[-1] - 1))
+        wide = values[chain, most, many, each]
+        base = one.less(Value(slope, 0.0))
+        found[f"{chain}_base_s"] = base
+        for name, n_bytes, seconds, of in (
+            ("read", row_bytes, slope, last),
+            ("compute", many * each * row_bytes, max(FLOOR, wide.value - base.value), wide),
+        ):
+            rate = n_bytes / seconds
+            found[f"{memory}_{name}_bytes_per_s"] = Value(rate, rate * of.spread / of.value)
+    return found
+
+
+def wake(executor: Executor, random: np.random.Generator, *, times: int) -> list[dict[str, float]]:
+    """By how much later a job is done after each gap than one that came at once."""
+    bench, taken = Bench(executor, random), {gap: [] for gap in (0.0, *GAPS)}
+    for _ in range(times):
+        for gap, seconds in taken.items():
+            bench.cold(1, 1, 1)
+            until = time.monotonic() + gap
+            while (left := until - time.monotonic()) > 0:
+                if left > 1e-3:
+                    time.sleep(left - 5e-4)
+            seconds.append(bench.cold(1, 1, 1))
+    awake = settled(taken.pop(0.0))
+    late = {gap: settled(seconds) for gap, seconds in taken.items()}
+    return [
+        {
+            "gap_s": gap, "seconds": max(0.0, value.value - awake.value),
+            "spread_s": min(value.spread, 10 * max(value.value - awake.value, 1e-6)),
+        }
+        for gap, value in late.items()
+    ]  # fmt: skip
+
+
+def contention(executor: Executor, random: np.random.Generator, *, seconds: float) -> list[dict[str, Any]]:
+    """Shares of their own speeds that cold chain, link and hot chain keep beside each other."""
+    bench = Bench(executor, random)
+    alone = {name: _pace(bench, {name}, seconds)[name] for name in ("cold", "link", "hot")}
+    with_cold, with_hot = _pace(bench, {"cold", "link"}, seconds), _pace(bench, {"hot", "link"}, seconds)
+
+    def share(name: str, beside: dict[str, Value]) -> dict[str, float]:
+        value = min(1.0, max(0.01, alone[name].value / beside[name].value))
+        spread = value * max(part.spread / part.value for part in (alone[name], beside[name]))
+        return {"value": value, "spread": min(spread, 10 * value)}
+
+    return [
+        {
+            "threads": executor.chain.threads, "cold_with_link": share("cold", with_cold),
+            "link_with_cold": share("link", with_cold), "hot_with_link": share("hot", with_hot),
+        }
+    ]  # fmt: skip
+
+
+def _pace(bench: Bench, names: set[str], seconds: float) -> dict[str, Value]:
+    """Seconds of a job of the chains, and of a byte of the link, while all of these have always more to do."""
+    backend, chain, top_k = bench.backend, bench.chain, bench.executor.top_k
+    rows = min(BUSY_ROWS, top_k)
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    cold: deque[int] = deque()
+    link: deque[Any] = deque()
+    batches = _batches(bench, rows)
+    backend.copy_spans()
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or any(len(each) < LEAST for each in taken.values()):
+        while "link" in names and len(link) < 4:
+            link.append(bench.executor.transfers.start(next(batches)))
+        while "cold" in names and len(cold) < 2:
+            cold.append(bench.submit(1, rows, 1))
+        if "hot" in names:
+            taken["hot"].append(bench.hot(1, rows, 1))
+        while link and backend.landed(link[0]):
+            link.popleft()
+        while cold and chain.done(cold[0]):
+            job = cold.popleft()
+            chain.wait(job)
+            began, ended = chain.times(job)
+            taken["cold"].append(ended - began)
+        if "link" in names:
+            taken["link"] += [(ended - began) / n_bytes for began, ended, n_bytes in backend.copy_spans()]
+        if "hot" not in names:
+            time.sleep(2e-5)  # neither chain should find this thread in its way
+    for job in cold:
+        chain.wait(job)
+    backend.drain()
+    backend.copy_spans()
+    return {name: settled(each) for name, each in taken.items()}
+
+
+def _batches(bench: Bench, rows: int) -> Iterator[list[Copy]]:
+    """Rows of the store into slots, batch after batch."""
+    while True:
+        sources, targets = bench.rows("cold", 1, rows, 1).rows.tolist(), bench.rows("hot", 1, rows, 1).rows.tolist()
+        yield [Copy(*pair, bench.layout.row_bytes) for pair in zip(sources, targets, strict=True)]
+
+
+def _doubling(most: int) -> list[int]:
+    """1, 2, 4, ... and the most."""
+    return sorted({*(1 << i for i in range(most.bit_length()) if 1 << i <= most), most})

@@ -1,0 +1,71 @@
+"""What the link takes for a batch of copies: beyond its rows, for each row, and for each byte of them."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+
+from .backend import Copy
+from .executor import Executor
+from .stopwatch import FLOOR, Value, settled
+
+ROWS = (1, 8)
+SMALLER = 16  # the part of a row that tells what a row costs beyond its bytes
+QUEUED = 4  # speculative batches that are handed over at once
+
+
+def link_figures(executor: Executor, random: np.random.Generator, *, rounds: int) -> dict[str, Value]:
+    """copy_demand_* for batches that find the link idle, copy_ahead_* for such as queue behind one another."""
+    full = executor.store.row_bytes[0]
+    small = max(1, full // SMALLER)
+    cells = [(kind, rows, size) for kind in ("demand", "ahead") for rows in ROWS for size in (small, full)]
+    taken: dict[tuple[str, int, int], list[float]] = {cell: [] for cell in cells}
+    for turn in range(rounds + 1):
+        for i in random.permutation(len(cells)):
+            kind, rows, size = cells[i]
+            batches = 1 if kind == "demand" else QUEUED
+            seconds = _moved(executor, random, batches, rows, size) / batches
+            if turn:
+                taken[cells[i]].append(seconds)
+    found: dict[str, Value] = {}
+    for kind in ("demand", "ahead"):
+        value = {cell[1:]: settled(seconds) for cell, seconds in taken.items() if cell[0] == kind}
+        found |= {f"copy_{kind}_{name}": figure for name, figure in _figures(value, small, full).items()}
+    return found
+
+
+def _figures(value: dict[tuple[int, int], Value], small: int, full: int) -> dict[str, Value]:
+    """batch + rows * row + bytes / B through the means at (rows, bytes of a row)."""
+    ((one, many),) = pairwise(ROWS)
+    a_full, a_small = ((value[many, size].value - value[one, size].value) / (many - one) for size in (full, small))
+    grows = (a_full - a_small) / (full - small) if full > small else 0.0
+    if not 0 < grows * full <= a_full:  # rows so small that their bytes do not show: all of it is theirs
+        grows = max(FLOOR, a_full) / full
+    row, last = max(FLOOR, a_full - grows * full), value[many, full]
+    share = last.spread / last.value
+    batch = max(FLOOR, value[one, full].value - row - grows * full)
+    return {
+        "batch_s": Value(batch, value[one, full].spread),
+        "row_s": Value(row, last.spread / many),
+        "bytes_per_s": Value(1 / grows, share / grows),
+    }
+
+
+def _moved(executor: Executor, random: np.random.Generator, batches: int, rows: int, size: int) -> float:
+    """Seconds in which the link moved so many batches, padding too, of parts of rows of random experts."""
+    store, slots, backend = executor.store, executor.slots, executor.backend
+    counts = executor.pool.physical_slots
+    ticket = None
+    for _ in range(batches):
+        layers, experts = random.integers(0, store.n_layers, rows), random.integers(0, store.n_experts, rows)
+        copies = [
+            Copy(store.addresses[layer][expert], slots.address(layer, i % counts[layer]), size)
+            for i, (layer, expert) in enumerate(zip(layers.tolist(), experts.tolist(), strict=True))
+        ]
+        ticket = executor.transfers.start(copies)
+    while not backend.landed(ticket):
+        time.sleep(1e-5)
+    backend.drain()
+    return sum(ended - began for began, ended, _ in backend.copy_spans())

@@ -1,0 +1,86 @@
+"""A machine is measured: every figure is there, the file prices a replay, and what cannot be measured is refused."""
+
+import json
+
+import pytest
+from cold_cases import built
+from conftest import slotwise as command
+from executor_cases import no_thread_left
+
+import slotwise
+from slotwise.executor.calibration_link import _figures
+from slotwise.executor.stopwatch import FLOOR, Value, settled, usual
+from slotwise.replay.machine_figures import FIGURES
+
+pytestmark = pytest.mark.skipif(not built(), reason="the cold chain was not built")
+ROW_BYTES = 3 * 128 * 64 * 4  # of the shape `tiny`
+
+
+@pytest.fixture(scope="module")
+def machine():
+    with no_thread_left():
+        return slotwise.calibrate(shape="tiny", quick=True, cpu_threads=1)
+
+
+def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_of_tokens(machine):
+    assert (machine.label, machine.backend, machine.cpu_threads) == ("MEASURED", "numpy", 1)
+    assert set(machine.figures) == set(FIGURES)
+    assert {(sheet.chain, sheet.tokens, sheet.threads) for sheet in machine.sheets} == {
+        (chain, tokens, threads) for chain, threads in (("hot", None), ("cold", 1)) for tokens in (1, 2, 4, 8)
+    }
+    assert {sheet.row_bytes for sheet in machine.sheets} == {ROW_BYTES}
+    for sheet in machine.sheets:
+        assert sheet.rows == tuple(1 << i for i in range(7) if 1 << i <= 8 * sheet.tokens)
+        assert sheet.pairs_per_row == tuple(p for p in (1.0, 2.0, 4.0) if p <= sheet.tokens)
+    assert [each.gap_s for each in machine.wake] == [1e-4, 1e-3, 1e-2]
+    assert [each.threads for each in machine.contention] == [1]
+
+
+def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_path):
+    file = tmp_path / "machine.json"
+    words = "calibrate", "-o", file, "--shape", "tiny", "--quick"
+    printed = json.loads(command(*words, "--json", "--cpu-threads", "1", "--name", "mine").stdout)
+    assert printed == json.loads(file.read_text())
+    assert slotwise.read_machine(file).to_dict()["name"] == "mine"
+    refused = command(*words, code=2)
+    assert "exists; --force replaces it" in refused.stderr
+    assert json.loads(file.read_text()) == printed
+    asked = "replay", "sample", "--steps", "40", "--row-bytes", ROW_BYTES, "--machine", file, "--json"
+    price = json.loads(command(*map(str, asked)).stdout)["price"]
+    assert (price["label"], price["machine"]) == ("SIMULATED", "mine")
+    assert price["tokens_per_s"] > 0
+    other = json.loads(command(*map(str, asked[:5]), 4096, "--machine", file, "--json").stdout)["price"]
+    assert other["label"] == "ESTIMATED", "no sheet was measured for rows of this size"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"experts": 16}, "experts=16, top_k=8: at least 2 chosen ones, and four times as many experts"),
+        ({"backend": "nmupy"}, "no backend 'nmupy'"),
+        ({"shape": "huge"}, "no shape 'huge'"),
+        ({"sms": 4}, "backend numpy has no sms"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked, said):
+    with pytest.raises(slotwise.BadExecutor, match=said):
+        slotwise.calibrate(**{"shape": "tiny", "quick": True} | asked)
+
+
+def test_the_middle_nine_tenths_count_and_differences_never_fall_below_the_floor():
+    assert settled([1.0] * 19 + [100.0]) == (1.0, 0.0)
+    assert settled([1.0, 3.0]) == (2.0, 1.0)
+    assert usual([1.0, 2.0, 30.0]).value == 2.0
+    assert usual([-1.0, -2.0, 3.0]).value == FLOOR
+    assert Value(5.0, 3.0).less(Value(1.0, 4.0)) == (4.0, 5.0)
+    assert Value(1.0, 0.0).less(Value(2.0, 0.0)) == (FLOOR, 0.0)
+    assert Value(1.0, 20.0).checked() == (1.0, 10.0)
+
+
+def test_a_link_of_known_costs_is_found_again():
+    """batch 5 us + 2 us a row + bytes at 10 GB/s, at 1 and 8 rows of 1000 and 16000 bytes."""
+    took = {(n, size): Value(5e-6 + n * (2e-6 + size / 1e10), 0.0) for n in (1, 8) for size in (1000, 16000)}
+    found = _figures(took, 1000, 16000)
+    assert found["batch_s"].value == pytest.approx(5e-6)
+    assert found["row_s"].value == pytest.approx(2e-6)
+    assert found["bytes_per_s"].value == pytest.approx(1e10)

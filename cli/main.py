@@ -22,6 +22,7 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
     "replay": ("replay:command", "Replay one configuration and print every counter."),
     "run": ("run:command", "Carry out one configuration: real copies, real computation."),
     "calibrate": ("calibrate:command", "Measure this machine, to price replays on it."),
+    "validate": ("validate:command", "Hold prices against measured runs of the same grid."),
     "machine": ("machine:command", "Estimate a machine from a datasheet, to price replays on it."),
     "sweep": ("sweep:command", "Replay a grid of configurations into a Parquet file; resumable."),
     "report": ("report:command", "Turn result files into HTML, PNG, CSV and Markdown."),

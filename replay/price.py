@@ -185,7 +185,7 @@ class Price:
             else None
             for name, other in (("without", self.without), ("ceiling", self.ceiling))
         }
-        return _plain(
+        return plain(
             {
                 "label": self.label, **self.options,
                 "tokens": self.tokens, "seconds": self.seconds, "tokens_per_s": self.tokens_per_s,
@@ -204,12 +204,12 @@ class Price:
         )  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """nan and infinity as None, tuples as lists: what JSON can say."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .compare import compare as compare
     from .quality import plot_predictions as plot_predictions
     from .run import run as run
+    from .validate import validate as validate
 
 __version__ = "0.1.0"
 
@@ -63,6 +64,7 @@ _HOMES = {  # public name -> the module that defines it
     "calibrate": "slotwise.calibrate",
     "compare": "slotwise.compare",
     "run": "slotwise.run",
+    "validate": "slotwise.validate",
     "list_backends": "slotwise.executor.backend",
     "BadExecutor": "slotwise.executor.errors",
     "Pool": "slotwise.policies",
@@ -127,6 +129,7 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "split",
     "sweep",
     "synthesise",
+    "validate",
     "write_machine",
     "write_profile",
     "write_report",

@@ -56,7 +56,7 @@ def calibrate(
     given = {"device": device, "sms": sms}
     given = {key: value for key, value in given.items() if value is not None} | {"host": host, "cold": cold}
     asked = {
-        "backend": backend, "hidden": layout.hidden, "intermediate": layout.inner, "dtype": layout.dtypes[0],
+        "backend": backend, "shape": shape, "hidden": layout.hidden, "intermediate": layout.inner, "dtype": dtype,
         "experts": experts, "top_k": top_k, "cpu_threads": cpu_threads, "spin_us": spin_us, "activations": activations,
         "cold": cold, "host": host, "device": device, "sms": sms, "link_pad": link_pad, "quick": quick, "seed": seed,
     }  # fmt: skip

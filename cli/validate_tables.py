@@ -1,0 +1,65 @@
+"""A validation for a person to read: every configuration, errors by what bounds it, terms, pairs, and the verdict."""
+
+import click
+
+from .screen import columns, show, wrapped
+
+
+def print_validation(result):
+    """Tables and a verdict with its reasons."""
+    rows = [
+        (
+            one["policy"], one["slots"], str(one["width"]), one["overlap"], str(one["verify_tokens"]), one["miss"],
+            one["stratum"], f"{one['predicted']:,.2f}", f"{one['measured']:,.2f}", _range(one["measured_interval"]),
+            f"{100 * one['error']:+.1f} %", f"{100 * (one['baseline'] / one['measured'] - 1):+.1f} %",
+        )
+        for one in result["configurations"]
+    ]  # fmt: skip
+    labels = "/".join(sorted({one["label"] for one in result["configurations"]}))
+    names = (
+        "policy", "slots", "width", "overlap", "verify", "miss", "bound by", f"tokens/s {labels}", "MEASURED",
+        "95 % interval", "error", "of the line",
+    )  # fmt: skip
+    show(columns(names, rows, ("policy",)))
+    click.echo()
+    strata = [("all", result["all"]), *result["strata"].items()]
+    show(
+        columns(
+            ("bound by", "configurations", "median error", "p95", "worst", "line: median", "p95", "worst"),
+            [
+                (name, str(each["configurations"]), *map(_share, _three(each)), *map(_share, _three(each["baseline"])))
+                for name, each in strata
+            ],
+            ("bound by",),
+        )
+    )
+    click.echo()
+    terms = ", ".join(f"{name.removesuffix('_s')} {100 * value:+.1f} %" for name, value in result["terms"].items())
+    wrapped(f"predicted less measured, of the run's seconds, median: {terms}")
+    pairs = result["pairs"]
+    wrapped(
+        f"policies against each other: {pairs['of']} pairs, {pairs['decided']} of which the blocks decide; wrong sign "
+        f"{pairs['wrong_sign']}, wrong size {pairs['wrong_size']}; Kendall's tau {_tau(result['kendall_tau'])}"
+    )
+    drift = "not calibrated again" if result["drift"] is None else f"calibrations differ by {_share(result['drift'])}"
+    wrapped(
+        f"plans equal, tick for tick; {result['blocks']} blocks, {result['blocks_dropped']} dropped as their sentinel "
+        f"was off; noise floor {_share(result['noise_floor'])}; {drift}"
+    )
+    wrapped(f"verdict: {result['verdict']}" + "".join(f"; {reason}" for reason in result["reasons"]))
+
+
+def _three(each):
+    return each["median"], each["p95"], each["worst"]
+
+
+def _share(value):
+    return f"{100 * value:.1f} %"
+
+
+def _tau(value):
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _range(interval):
+    return " to ".join(f"{value:,.2f}" for value in interval)

@@ -1,0 +1,291 @@
+"""A grid on the executor, interleaved and repeated, against the prices of the same grid."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotwise.executor.executor import HEADROOM_BYTES
+from slotwise.replay.errors import BadOption
+from slotwise.replay.machine import Machine, read_machine
+from slotwise.replay.options import Options
+from slotwise.replay.price import plain
+from slotwise.replay.pricing import Pricing
+from slotwise.replay.result import Result
+from slotwise.replay.run import run as replay_run
+from slotwise.replay.sizes import parse_bytes
+from slotwise.traces import Trace, open_trace
+from slotwise.traces.files import beside, check_target
+
+from .calibrate import calibrate, layout_of
+from .run_result import machine as processor
+from .validate_judge import FEWEST_BLOCKS, Evidence, judge
+from .validate_runner import Runner
+
+Progress = Callable[[int, int, str], None]
+
+
+class Config(NamedTuple):
+    """One point of the grid."""
+
+    policy: str
+    slots: str
+    width: int
+    overlap: str
+    verify_tokens: int
+    miss: str
+
+    def __str__(self) -> str:
+        more = f", verify {self.verify_tokens}" if self.verify_tokens > 1 else ""
+        return f"{self.policy}, {self.slots} slots, width {self.width}, overlap {self.overlap}, {self.miss}{more}"
+
+
+def validate(
+    trace: Trace | str | Path,
+    machine: Machine | str | Path,
+    *,
+    policies: Iterable[str] = ("lru", "lfru"),
+    slots: Iterable[str | int] = ("25%", "50%"),
+    widths: Iterable[int] = (0,),
+    overlaps: Iterable[str] = ("on",),
+    verify_tokens: Iterable[int] = (1,),
+    misses: Iterable[str] = ("cpu",),
+    blocks: int = FEWEST_BLOCKS,
+    dense_us: float = 0.0,
+    alias_layers: int | None = None,
+    headroom: int | str = HEADROOM_BYTES,
+    again: bool = True,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Runs every combination in `blocks` blocks, prices the same, and says how far off the prices are.
+
+    machine: one that `slotwise.calibrate` measured. Rows, backend, threads and whatever holds the machine back are
+    those of that call; nothing is fitted to the runs.
+    Before the blocks every combination runs once, timed tick by tick: its plan must be the replay's, and its busiest
+    resource is its stratum. In a block each runs once, untimed, in a random order, and the first one of the grid, the
+    sentinel, twice more.
+    again: calibrate once more afterwards; without, nothing can be concluded. out: a new JSON file for what is returned;
+    finished blocks are kept beside it, and the same call after an interruption goes on with them.
+    dense_us, alias_layers, headroom: as `slotwise.run` takes them. options: those of `slotwise.replay`, steps and
+    accept among them. progress: called with (runs done, runs in all, what).
+    Raises BadTrace, BadPolicy, BadOption, BadExecutor, or CheckFailed (a RuntimeError) if a plan is not the replay's.
+    """
+    known = machine if isinstance(machine, Machine) else read_machine(machine)
+    asked = known.details.get("asked")
+    if known.label != "MEASURED" or not isinstance(asked, dict):
+        raise BadOption(f"{known.name}: its figures come from no measurement here; `slotwise calibrate` makes one")
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        raise BadOption(f"blocks={blocks!r}: a whole number of at least 1")
+    if out is not None:
+        check_target(Path(out))
+        if Path(out).exists():
+            raise BadOption(f"{out} exists: a validation replaces none; name another")
+    opened = trace if isinstance(trace, Trace) else open_trace(trace)
+    layout = layout_of(asked["shape"], asked["hidden"], asked["intermediate"], asked["dtype"])
+    opened = opened.with_row_bytes([layout.row_bytes] * opened.n_layers)
+    grid = list(
+        dict.fromkeys(
+            Config(*each)
+            for each in product(policies, map(str, slots), widths, overlaps, verify_tokens, misses)
+        )
+    )  # fmt: skip
+    if not grid:
+        raise BadOption("no configuration to validate: name at least one policy, size, width, overlap and miss")
+    asks = [
+        Options.of(
+            policy=one.policy, slots=one.slots, width=one.width, verify_tokens=one.verify_tokens, miss=one.miss,
+            **options,
+        )
+        for one in grid
+    ]  # fmt: skip
+    prices = [Pricing(known, overlap=one.overlap, dense_us=dense_us, bounds=False) for one in grid]
+    total = len(grid) * (2 + blocks) + 2 * blocks
+    said = _Said(progress, total)
+    laws = []
+    for one, ask, pricing in zip(grid, asks, prices, strict=True):
+        said(f"price of {one}")
+        laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
+    seed = asks[0].seed % 2**63
+    with Runner(
+        opened, asked, layout, known.cpu_threads, dense_us=dense_us, headroom=parse_bytes(headroom),
+        alias_layers=alias_layers, seed=seed,
+    ) as runner:  # fmt: skip
+        timed = []
+        for one, ask, law in zip(grid, asks, laws, strict=True):
+            said(f"plan of {one}")
+            timed.append(runner.closely(ask, one.overlap, law, str(one)))
+        kept = _Kept(out, _question(opened, known, grid, options, dense_us, alias_layers))
+        for number in range(len(kept.blocks), blocks):
+            order = np.random.default_rng((seed, number)).permutation([*range(len(grid)), 0, 0])
+            repeats: list[list[float]] = [[] for _ in grid]
+            before = _load()
+            for i in order:
+                said(f"block {number + 1} of {blocks}: {grid[i]}")
+                repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
+            kept.add({"tokens_per_s": repeats, "load": _since(before)})
+    said("calibrating once more" if again else "done")
+    drift = _drift(known, calibrate(**asked)) if again else None
+    per_block = kept.blocks[:blocks]
+    found = Evidence(
+        predicted=np.array([law.price.tokens_per_s for law in laws if law.price]),
+        measured=np.array([[runs[0] for runs in block["tokens_per_s"]] for block in per_block]),
+        sentinel=np.array([block["tokens_per_s"][0][1:] for block in per_block]),
+        strata=[max(each["busy"], key=each["busy"].get) for each in timed],
+        twins=[one[1:] for one in grid],
+        misses=np.array([law.counters["misses"] / law.price.tokens for law in laws if law.price]),
+        loads=np.array([law.counters["fills"] / law.price.tokens for law in laws if law.price]),
+        drift=None if drift is None else max(abs(each) for each in drift.values()),
+        labels=[law.price.label for law in laws if law.price],
+    )
+    result = _result(opened, known, options, grid, laws, timed, per_block, found, drift)
+    if out is not None:
+        with beside(Path(out)) as temporary:
+            temporary.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
+        kept.forget()
+    return result
+
+
+class _Said:
+    """Progress, one more at each call."""
+
+    def __init__(self, progress: Progress | None, total: int):
+        self._progress, self._total, self._done = progress, total, -1
+
+    def __call__(self, what: str) -> None:
+        self._done += 1
+        if self._progress:
+            self._progress(min(self._done, self._total), self._total, what)
+
+
+class _Kept:
+    """Finished blocks, in a file beside the result where there is to be one, for the same question alone."""
+
+    def __init__(self, out: str | Path | None, question: str):
+        self._path = None if out is None else Path(f"{out}.part")
+        self._question = question
+        self.blocks: list[dict[str, Any]] = []
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except ValueError as wrong:
+            raise BadOption(f"{self._path}: is not what a validation leaves ({wrong}); remove it") from wrong
+        if not isinstance(found, dict) or found.get("question") != question:
+            raise BadOption(f"{self._path}: holds blocks of another validation; remove it, or name another result")
+        self.blocks = found["blocks"]
+
+    def add(self, block: dict[str, Any]) -> None:
+        self.blocks.append(block)
+        if self._path is not None:
+            with beside(self._path) as temporary:
+                temporary.write_text(json.dumps({"question": self._question, "blocks": self.blocks}), encoding="utf-8")
+
+    def forget(self) -> None:
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def _question(trace: Trace, machine: Machine, grid: Sequence[Config], *more: Any) -> str:
+    """What blocks must have in common to be counted together."""
+    asked = [trace.content_sha256, machine.sha256, [list(one) for one in grid], *more, processor()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _load() -> tuple[float, int]:
+    """Seconds that other guests of the host took from this machine's processors, and involuntary switches."""
+    stat = Path("/proc/stat")
+    words = stat.read_text(encoding="ascii").split("\n", 1)[0].split() if stat.exists() else []
+    stolen = int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 else 0.0
+    return stolen, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _since(before: tuple[float, int]) -> dict[str, float]:
+    stolen, switches = _load()
+    return {
+        "steal_s": round(stolen - before[0], 3), "involuntary_switches": switches - before[1],
+        "most_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }  # fmt: skip
+
+
+def _drift(one: Machine, other: Machine) -> dict[str, float]:
+    """By which share a second calibration is above the first, by what it measured."""
+    found = {}
+    for chain in ("hot", "cold"):
+        cells = [
+            b / a - 1
+            for first, second in zip(one.sheets, other.sheets, strict=True)
+            if first.chain == chain
+            for a, b in zip(sum(first.seconds, ()), sum(second.seconds, ()), strict=True)
+        ]
+        found[chain] = statistics.median(cells)
+    row = next(sheet.row_bytes for sheet in one.sheets)
+    link = [m["copy_demand_row_s"] + row / m["copy_demand_bytes_per_s"] for m in (one, other)]
+    host = [
+        sum(m[name] for name in ("ids_s", "policy_s", "submit_hot_s", "submit_cold_s", "submit_merge_s", "merge_s"))
+        for m in (one, other)
+    ]
+    return found | {"link": link[1] / link[0] - 1, "host": host[1] / host[0] - 1}
+
+
+TERMS = {  # seconds by cause of a timed run, and what a price says of the same
+    "both_s": ("both_s",), "hot_alone_s": ("hot_alone_s",), "cold_alone_s": ("cold_alone_s",), "late_s": ("late_s",),
+    "policy_s": ("policy_s",), "merge_s": ("merge_s",), "rest_s": ("host_s", "jitter_s"),
+    "between_s": ("ids_s", "dense_s", "step_s"),
+}  # fmt: skip
+
+
+def _result(
+    trace: Trace, machine: Machine, options: dict[str, Any], grid: Sequence[Config], laws: Sequence[Result],
+    timed: Sequence[dict[str, Any]], blocks: Sequence[dict[str, Any]], found: Evidence, drift: dict[str, float] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What `--json` prints and `-o` keeps."""
+    judged = judge(found)
+    measured, intervals, fitted = (judged.pop(name) for name in ("measured", "intervals", "baseline"))
+    rows = []
+    for i, (one, law) in enumerate(zip(grid, laws, strict=True)):
+        price = law.price
+        assert price is not None
+        rows.append(
+            one._asdict()
+            | {
+                "label": price.label, "predicted": price.tokens_per_s, "measured": measured[i],
+                "error": price.tokens_per_s / measured[i] - 1,
+                "predicted_interval": price.intervals["tokens_per_s"], "measured_interval": intervals[i],
+                "baseline": fitted[i], "stratum": found.strata[i], "busy": timed[i]["busy"], "priced_busy": price.busy,
+                "terms": {
+                    name: {
+                        "measured": timed[i]["parts"][name] / timed[i]["seconds"],
+                        "predicted": sum(price.parts[of] for of in parts) / timed[i]["seconds"],
+                    }
+                    for name, parts in TERMS.items()
+                },
+                "misses_per_token": float(found.misses[i]), "loads_per_token": float(found.loads[i]),
+                "plan_sha256": law.plan_sha256,
+            }
+        )  # fmt: skip
+    return plain(
+        {
+            **judged, "plans": "equal", "drift_by_part": drift,
+            "terms": {
+                name: statistics.median(
+                    row["terms"][name]["predicted"] - row["terms"][name]["measured"] for row in rows
+                )
+                for name in TERMS
+            },
+            "trace": trace.name, "content_sha256": trace.content_sha256, "options": options,
+            "machine": machine.name, "machine_sha256": machine.sha256, "machine_date": machine.date,
+            "backend": machine.backend, "device": machine.device, "processor": processor(),
+            "restricted_to": machine.restricted_to, "configurations": rows, "each_block": list(blocks),
+        }
+    )  # fmt: skip

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import Any
 
 from slotwise.executor.backend import make_backend
@@ -115,3 +117,13 @@ def _libraries() -> dict[str, str]:
         except PackageNotFoundError:  # the extra is not installed
             continue
     return found
+
+
+class _Callable(ModuleType):
+    """A file that can be called, since its name is also that of the function users want: `slotwise.calibrate(...)`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Machine:
+        return calibrate(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import resource
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from slotwise.traces.files import beside, check_target
 
 from .calibrate import calibrate, layout_of
 from .run_result import machine as processor
+from .validate_blocks import Blocks, load_now, load_since
 from .validate_judge import FEWEST_BLOCKS, Evidence, judge
 from .validate_runner import Runner
 
@@ -125,15 +126,15 @@ def validate(
         for one, ask, law in zip(grid, asks, laws, strict=True):
             said(f"plan of {one}")
             timed.append(runner.closely(ask, one.overlap, law, str(one)))
-        kept = _Kept(out, _question(opened, known, grid, options, dense_us, alias_layers))
+        kept = Blocks(out, _question(opened, known, grid, options, dense_us, alias_layers))
         for number in range(len(kept.blocks), blocks):
             order = np.random.default_rng((seed, number)).permutation([*range(len(grid)), 0, 0])
             repeats: list[list[float]] = [[] for _ in grid]
-            before = _load()
+            before = load_now()
             for i in order:
                 said(f"block {number + 1} of {blocks}: {grid[i]}")
                 repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
-            kept.add({"tokens_per_s": repeats, "load": _since(before)})
+            kept.add({"tokens_per_s": repeats, "load": load_since(before)})
     said("calibrating once more" if again else "done")
     drift = _drift(known, calibrate(**asked)) if again else None
     per_block = kept.blocks[:blocks]
@@ -168,54 +169,10 @@ class _Said:
             self._progress(min(self._done, self._total), self._total, what)
 
 
-class _Kept:
-    """Finished blocks, in a file beside the result where there is to be one, for the same question alone."""
-
-    def __init__(self, out: str | Path | None, question: str):
-        self._path = None if out is None else Path(f"{out}.part")
-        self._question = question
-        self.blocks: list[dict[str, Any]] = []
-        if self._path is None or not self._path.exists():
-            return
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-        except ValueError as wrong:
-            raise BadOption(f"{self._path}: is not what a validation leaves ({wrong}); remove it") from wrong
-        if not isinstance(found, dict) or found.get("question") != question:
-            raise BadOption(f"{self._path}: holds blocks of another validation; remove it, or name another result")
-        self.blocks = found["blocks"]
-
-    def add(self, block: dict[str, Any]) -> None:
-        self.blocks.append(block)
-        if self._path is not None:
-            with beside(self._path) as temporary:
-                temporary.write_text(json.dumps({"question": self._question, "blocks": self.blocks}), encoding="utf-8")
-
-    def forget(self) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-
-
 def _question(trace: Trace, machine: Machine, grid: Sequence[Config], *more: Any) -> str:
     """What blocks must have in common to be counted together."""
     asked = [trace.content_sha256, machine.sha256, [list(one) for one in grid], *more, processor()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _load() -> tuple[float, int]:
-    """Seconds that other guests of the host took from this machine's processors, and involuntary switches."""
-    stat = Path("/proc/stat")
-    words = stat.read_text(encoding="ascii").split("\n", 1)[0].split() if stat.exists() else []
-    stolen = int(words[8]) / os.sysconf("SC_CLK_TCK") if len(words) > 8 else 0.0
-    return stolen, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
-def _since(before: tuple[float, int]) -> dict[str, float]:
-    stolen, switches = _load()
-    return {
-        "steal_s": round(stolen - before[0], 3), "involuntary_switches": switches - before[1],
-        "most_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-    }  # fmt: skip
 
 
 def _drift(one: Machine, other: Machine) -> dict[str, float]:
@@ -289,3 +246,13 @@ def _result(
             "restricted_to": machine.restricted_to, "configurations": rows, "each_block": list(blocks),
         }
     )  # fmt: skip
+
+
+class _Callable(ModuleType):
+    """A file that can be called, since its name is also that of the function users want: `slotwise.validate(...)`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return validate(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -23,6 +23,7 @@ COMMANDS = {  # name -> where its click command is, and the line about it in `sl
     "run": ("run:command", "Carry out one configuration: real copies, real computation."),
     "calibrate": ("calibrate:command", "Measure this machine, to price replays on it."),
     "validate": ("validate:command", "Hold prices against measured runs of the same grid."),
+    "advise": ("advise:command", "Say what to run in so much VRAM on a machine."),
     "machine": ("machine:command", "Estimate a machine from a datasheet, to price replays on it."),
     "sweep": ("sweep:command", "Replay a grid of configurations into a Parquet file; resumable."),
     "report": ("report:command", "Turn result files into HTML, PNG, CSV and Markdown."),

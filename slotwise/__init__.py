@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from slotwise.traces.stats import describe as describe
     from slotwise.traces.synth import synthesise as synthesise
 
+    from .advise import advise as advise
     from .calibrate import calibrate as calibrate
     from .compare import compare as compare
     from .quality import plot_predictions as plot_predictions
@@ -61,6 +62,7 @@ _HOMES = {  # public name -> the module that defines it
     "write_machine": "slotwise.replay.machine",
     "estimate_machine": "slotwise.replay.machine_presets",
     "list_machines": "slotwise.replay.machine_presets",
+    "advise": "slotwise.advise",
     "calibrate": "slotwise.calibrate",
     "compare": "slotwise.compare",
     "run": "slotwise.run",
@@ -104,6 +106,7 @@ __all__ = [  # written out for type checkers; a test compares it with the table
     "Trace",
     "TraceWarning",
     "__version__",
+    "advise",
     "calibrate",
     "capture",
     "compare",

@@ -210,9 +210,9 @@ def test_every_public_name_is_there_and_the_lists_of_them_agree():
 def test_a_public_name_can_be_called_whatever_was_imported_before_it():
     """`replay` is a folder and a function, `compare` a file and a function: the import system sets the module first."""
     before = "import slotwise.replay, slotwise.compare, slotwise.validate, slotwise.traces, slotwise.policies;"
-    names = "replay", "compare", "calibrate", "validate"  # `validate` imports `calibrate`
+    names = "replay", "compare", "calibrate", "validate", "advise"  # `validate` imports `calibrate`
     asked = f"print(*[callable(getattr(slotwise, name)) for name in {names}])"
-    assert python(f"{before} import slotwise; {asked}") == "True True True True\n"
+    assert python(f"{before} import slotwise; {asked}") == "True True True True True\n"
     assert python("import slotwise; print(slotwise.replay.__name__ and callable(slotwise.replay))") == "True\n"
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from cold_cases import built
 from conftest import slotwise as command
+from cupy_cases import gpu
 from executor_cases import no_thread_left
 
 import slotwise
@@ -51,6 +52,15 @@ def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_pa
     assert price["tokens_per_s"] > 0
     other = json.loads(command(*map(str, asked[:5]), 4096, "--machine", file, "--json").stdout)["price"]
     assert other["label"] == "ESTIMATED", "no sheet was measured for rows of this size"
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_measured_by_the_same_code():
+    gpu()
+    machine = slotwise.calibrate(backend="cupy", hidden=256, intermediate=256, dtype="bf16", quick=True)
+    assert (machine.label, machine.backend) == ("MEASURED", "cupy")
+    assert machine["submit_merge_s"] > FLOOR, "the host launches a kernel"
+    assert {sheet.chain for sheet in machine.sheets} == {"hot", "cold"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ import pytest
 from conftest import python, run, slotwise
 
 COMMANDS = (
-    "compare replay run calibrate validate machine sweep report capture trace policies formats predictors backends"
+    "compare replay run calibrate validate advise machine sweep report capture trace policies formats predictors "
+    "backends"
 ).split()
 
 # The real entry, with commands added that end in ways which no command should.

@@ -38,7 +38,8 @@ class Bench:
         self._device = random.permutation(np.array(places, np.int64))
         self._at = {"hot": 0, "cold": 0}
         values = random.normal(0, 1, (executor.max_tokens, self.layout.hidden)).astype(np.float32)
-        self._on_host, self._x = values, [self.backend.upload(values[:n]) for n in range(executor.max_tokens + 1)]
+        self._on_host = values
+        self._x = {n: self.backend.upload(values[:n]) for n in range(1, executor.max_tokens + 1)}
         self._out = np.empty((executor.max_tokens * executor.top_k, self.layout.hidden), np.float32)
 
     def rows(self, chain: str, tokens: int, rows: int, pairs: int) -> Rows:

@@ -167,14 +167,17 @@ def _device_figures(executor: Executor, top_k: int, steps: int, random: np.rando
         return lambda: backend.merge(tick, chains[n], weights[n], 0)
 
     def round_trip() -> float:
-        """From the end of the device's work to the ids on the host: what a spin and a norm do not explain."""
+        """From the end of the device's work to the ids on the host: what a spin and a norm do not explain.
+
+        Each turn finds the device idle, as a tick whose layer before is done does: starting it once is part of this.
+        """
         x = xs[1]
         y = backend.merge(backend.begin(0, x, top_k), chains[1], weights[1], 0)
         backend.drain()
         began = time.monotonic()
         for _ in range(CALLS):
+            backend.spin(SPIN_US)  # under which the other calls are queued
             x = backend.norm(x, y)
-            backend.spin(SPIN_US)
             backend.begin(0, x, top_k)
             backend.host(ids)
         return (time.monotonic() - began) / CALLS

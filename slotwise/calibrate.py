@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -78,7 +79,7 @@ def calibrate(
             label="MEASURED",
             name=name or here,
             date=datetime.now(UTC).date().isoformat(), cpu_threads=threads, backend=backend, device=device_name,
-            cpu=cpu_in_words(), libraries=_libraries(),
+            driver=_driver(backend), cpu=cpu_in_words(), libraries=_libraries(),
             restricted_to=restricted, details={"asked": asked, "variant": variant}, **_records(found),
         )
     )  # fmt: skip
@@ -107,6 +108,12 @@ def _records(found: Measured) -> dict[str, Any]:
 def _sheet(row: dict[str, Any]) -> Sheet:
     grids = {name: tuple(map(tuple, row[name])) for name in ("seconds", "spread_s")}
     return Sheet(**{**row, **grids, "rows": tuple(row["rows"]), "pairs_per_row": tuple(row["pairs_per_row"])})
+
+
+def _driver(backend: str) -> str | None:
+    """What the kernel says of NVIDIA's; None for other devices, or where it says nothing."""
+    said = Path("/proc/driver/nvidia/version")
+    return said.read_text().split("\n", 1)[0] if backend == "cupy" and said.exists() else None
 
 
 def _libraries() -> dict[str, str]:

@@ -25,9 +25,7 @@ class Pass:
         self.logits: list[Any] = [None] * n_layers
         self.ids: list[Any] = [None] * n_layers
         self.weights: list[Any] = [None] * n_layers
-        self.inputs: list[Any] = [
-            None
-        ] * n_layers  # of routers in a short pass: predictions come of them later
+        self.inputs: list[Any] = [None] * n_layers  # of routers in a short pass: predictions come of them later
         self.ahead: dict[int, list[Any]] = {horizon: [] for horizon in horizons}  # ids, of a long pass
 
     @cached_property

@@ -16,7 +16,7 @@ import numpy as np
 
 from .backend import Copy, Rows
 from .executor import Executor
-from .stopwatch import FLOOR, Value, settled
+from .stopwatch import FLOOR, Value, rate_of, settled
 
 GAPS = (1e-4, 1e-3, 1e-2)
 LEAST, MOST = 3, 30  # rounds over all cells of the sheets
@@ -126,8 +126,7 @@ def _rates(values: dict[Any, Value], axes: dict[int, tuple[list[int], list[int]]
             ("read", row_bytes, slope, last),
             ("compute", many * each * row_bytes, max(FLOOR, wide.value - base.value), wide),
         ):
-            rate = n_bytes / seconds
-            found[f"{memory}_{name}_bytes_per_s"] = Value(rate, rate * of.spread / of.value)
+            found[f"{memory}_{name}_bytes_per_s"] = rate_of(n_bytes, seconds, of.spread / of.value)
     return found
 
 

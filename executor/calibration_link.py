@@ -9,7 +9,7 @@ import numpy as np
 
 from .backend import Copy
 from .executor import Executor
-from .stopwatch import FLOOR, Value, settled
+from .stopwatch import FLOOR, Value, rate_of, settled
 
 ROWS = (1, 8)
 SMALLER = 16  # the part of a row that tells what a row costs beyond its bytes
@@ -49,7 +49,7 @@ def _figures(value: dict[tuple[int, int], Value], small: int, full: int) -> dict
     return {
         "batch_s": Value(batch, value[one, full].spread),
         "row_s": Value(row, last.spread / many),
-        "bytes_per_s": Value(1 / grows, share / grows),
+        "bytes_per_s": rate_of(1, grows, share),
     }
 
 

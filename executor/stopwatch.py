@@ -12,6 +12,9 @@ FLOOR = 1e-9  # seconds: less than any clock here tells, and the least of a mach
 MOST_SPREAD = 10.0  # times the value: more is no measurement, and no machine file takes it
 
 
+MOST_RATE = 1e14  # bytes per second: what takes so little time that no clock shows it; the most of a machine file
+
+
 class Value(NamedTuple):
     """A mean, and the standard deviation of single measurements."""
 
@@ -30,6 +33,15 @@ class Value(NamedTuple):
     def checked(self) -> Value:
         """With a spread that a machine file takes."""
         return Value(self.value, min(self.spread, MOST_SPREAD * self.value))
+
+
+def rate_of(n_bytes: float, seconds: float, share: float) -> Value:
+    """Bytes per second; at most MOST_RATE, where the seconds are a difference that others' noise has swallowed.
+
+    share: the spread of the measurement, of its value.
+    """
+    rate = min(MOST_RATE, n_bytes / seconds)
+    return Value(rate, rate * share)
 
 
 def settled(values: Sequence[float] | np.ndarray) -> Value:

@@ -10,7 +10,7 @@ from executor_cases import no_thread_left
 
 import slotwise
 from slotwise.executor.calibration_link import _figures
-from slotwise.executor.stopwatch import FLOOR, Value, settled, usual
+from slotwise.executor.stopwatch import FLOOR, MOST_RATE, Value, rate_of, settled, usual
 from slotwise.replay.machine_figures import FIGURES
 
 pytestmark = pytest.mark.skipif(not built(), reason="the cold chain was not built")
@@ -94,3 +94,8 @@ def test_a_link_of_known_costs_is_found_again():
     assert found["batch_s"].value == pytest.approx(5e-6)
     assert found["row_s"].value == pytest.approx(2e-6)
     assert found["bytes_per_s"].value == pytest.approx(1e10)
+
+
+def test_a_rate_whose_seconds_no_clock_shows_stays_within_a_machine_file():
+    assert rate_of(1e6, 1e-3, 0.5) == (1e9, 5e8)
+    assert rate_of(1e9, FLOOR, 0.5).value == FIGURES["host_compute_bytes_per_s"].high == MOST_RATE

@@ -91,7 +91,9 @@ def test_it_runs_compiled_in_a_module_of_its_own_as_ours_do(mine):
     hits(spelling)
     for policy in (spelling, "fifo"):
         hits(policy)
-        made = kernel(type(slotwise.parse_policy(policy).policy), full=False, look=False, record=False, plain=False)
+        made = kernel(
+            type(slotwise.parse_policy(policy).policy), full=False, look=False, record=False, tell=False, plain=False
+        )
         assert made.__file__ is not None
         assert Path(made.__file__).parent == cache_folder()
         assert isinstance(made.replay_block, CPUDispatcher)

@@ -252,12 +252,12 @@ import importlib, os, sys, time
 from slotwise.cli.main import main
 sweep = importlib.import_module("slotwise.replay.sweep")
 plain, count = sweep._one, [0]
-def one(trace, choice):
+def one(*asked):
     count[0] += 1
     if count[0] == int(sys.argv[2]):
         time.sleep(0.5)
         os.kill(os.getpid(), int(sys.argv[1]))
-    return plain(trace, choice)
+    return plain(*asked)
 sweep._one = one
 sys.exit(main(sys.argv[3:]))
 """

@@ -202,7 +202,7 @@ class CupyBackend(Timed):
         if x.nbytes > _TOLD:  # above any batch gate: the copy engine is faster than one block
             self._order.after_caller()
             kind = self._cupy.cuda.runtime.memcpyDeviceToHost
-            self._cupy.cuda.runtime.memcpyAsync(self._x_host.ctypes.data, x.data.ptr, x.nbytes, kind, self._stream)
+            self._cupy.cuda.runtime.memcpyAsync(self._x_at, x.data.ptr, x.nbytes, kind, self._stream)
         if self.poison:
             self.stream.synchronize()  # the last merge reads what the host poisons
             n_pairs = len(x) * top_k

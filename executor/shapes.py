@@ -30,6 +30,10 @@ class Shape(NamedTuple):
         """
         return 1e6 * 2 * self.dense / read_per_s
 
+    def sized(self, hidden: int | None, inner: int | None) -> Shape:
+        """The same with other sizes, where they are given."""
+        return self._replace(hidden=hidden or self.hidden, inner=inner or self.inner)
+
     def layouts(self, n_layers: int, dtype: str | None = None) -> list[RowLayout]:
         """The rows of each layer, all projections in `dtype` (default: the shape's own).
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from slotwise.policies.errors import BadPolicy
@@ -19,6 +17,8 @@ from slotwise.replay.result import Result
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace, open_trace
+
+from .callable_file import callable_as_its_function
 
 POLICIES = ("lru", "lfru", "lfru(half_life=16)", "lru+gate", "lfru+guard")
 GIB = 1 << 30
@@ -160,11 +160,4 @@ def _speed(price: Price) -> dict[str, Any]:
     return {"tokens_per_s": price.tokens_per_s, "tokens_per_s_interval": price.intervals["tokens_per_s"]}
 
 
-class _Callable(ModuleType):
-    """A file that can be called, since its name is also that of the function users want: `slotwise.advise(...)`."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return advise(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
+callable_as_its_function(__name__)

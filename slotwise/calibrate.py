@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from slotwise.executor.backend import make_backend
@@ -18,6 +16,7 @@ from slotwise.executor.shapes import Shape, shape_of
 from slotwise.replay.machine import Machine, check_machine
 from slotwise.replay.machine_figures import Contention, Figure, Sheet, Wake
 
+from .callable_file import callable_as_its_function
 from .run_result import machine as cpu_in_words
 from .run_setup import restricted_to
 
@@ -88,8 +87,7 @@ def calibrate(
 def layout_of(shape: str | None, hidden: int | None, intermediate: int | None, dtype: str | None) -> RowLayout:
     """The rows that are measured. Raises BadExecutor."""
     known = Shape(hidden, intermediate) if hidden and intermediate and not shape else shape_of(shape or SHAPE)
-    known = known._replace(hidden=hidden or known.hidden, inner=intermediate or known.inner)
-    return known.layouts(1, dtype)[0]
+    return known.sized(hidden, intermediate).layouts(1, dtype)[0]
 
 
 def _records(found: Measured) -> dict[str, Any]:
@@ -126,11 +124,4 @@ def _libraries() -> dict[str, str]:
     return found
 
 
-class _Callable(ModuleType):
-    """A file that can be called, since its name is also that of the function users want: `slotwise.calibrate(...)`."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Machine:
-        return calibrate(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
+callable_as_its_function(__name__)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from .callable_file import callable_as_its_function
 
 if TYPE_CHECKING:
     from slotwise.traces import Trace
@@ -235,11 +235,4 @@ def _difference(there: dict[str, Any], here: dict[str, Any], of_names: list[str]
     return f" with {name} {was}, and you ask for {name} {now}"
 
 
-class _Callable(ModuleType):
-    """A file that can be called, since its name is also that of the function users want: `slotwise.compare(...)`."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> list[Path]:
-        return compare(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
+callable_as_its_function(__name__)

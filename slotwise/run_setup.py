@@ -97,7 +97,4 @@ def layouts_of(
             f"{trace.name}: no shape known for the model {trace.model!r}; give --hidden and --intermediate, --shape "
             f"({', '.join(PRESETS)}), or --weights"
         )
-    found = found or Shape(1, 1)
-    return found._replace(hidden=hidden or found.hidden, inner=intermediate or found.inner).layouts(
-        trace.n_layers, dtype
-    )
+    return (found or Shape(1, 1)).sized(hidden, intermediate).layouts(trace.n_layers, dtype)

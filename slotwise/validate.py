@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +25,7 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import beside, check_target
 
 from .calibrate import calibrate, layout_of
+from .callable_file import callable_as_its_function
 from .run_result import machine as processor
 from .validate_blocks import Blocks, load_now, load_since
 from .validate_judge import FEWEST_BLOCKS, Evidence, judge
@@ -248,11 +247,4 @@ def _result(
     )  # fmt: skip
 
 
-class _Callable(ModuleType):
-    """A file that can be called, since its name is also that of the function users want: `slotwise.validate(...)`."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        return validate(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Callable
+callable_as_its_function(__name__)

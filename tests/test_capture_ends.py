@@ -81,7 +81,7 @@ def test_after_a_kill_what_was_written_is_a_trace_and_the_next_capture_does_not_
 def test_a_file_that_is_there_is_not_replaced_unasked(model, tmp_path):
     path = tmp_path / "t.parquet"
     path.write_text("days of work")
-    with pytest.raises(slotwise.BadTrace, match="exists; choose another name, or replace it with force"):
+    with pytest.raises(slotwise.BadTrace, match=r"exists; choose another name, or replace it \(--force"):
         slotwise.Capture(model, path)
     with slotwise.Capture(model, path, force=True):
         generate(model)

@@ -120,7 +120,7 @@ def main(args=None) -> int:
         return UNREAD
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
-        words = error.strerror.lower() if error.strerror else str(error)
+        words = error.strerror[:1].lower() + error.strerror[1:] if error.strerror else str(error)
         bad_input = error.errno in BAD_PATHS or isinstance(error, FileNotFoundError)
         return _say(where + words, BAD_INPUT if bad_input else FAILED)
     except MemoryError as error:

@@ -1,12 +1,14 @@
 """How captures end: broken off, killed, refused, or held against a control that fails; and what is left then."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from capture_cases import BATCH, MASK, generate, tiny, transformers
+from capture_cases import BATCH, MASK, generate, tiny, torch, transformers
 from conftest import ROOT
 
 import slotwise
@@ -103,6 +105,51 @@ def test_a_batch_that_changes_over_a_cache_is_refused(model, tmp_path):
     with told, slotwise.Capture(model, tmp_path / "t.parquet"):
         generate(model, BATCH[1:], MASK[1:], n=3, eos_token_id=None)
     hook.remove()
+
+
+def test_beams_are_refused_and_the_cache_is_left_as_it_was(model, tmp_path):
+    with (
+        pytest.raises(slotwise.BadTrace, match=r"beam search .* is not captured; generate with num_beams=1"),
+        slotwise.Capture(model, tmp_path / "t.parquet"),
+    ):
+        generate(model, num_beams=2)
+    cache = transformers.DynamicCache(config=model.config)
+    with slotwise.Capture(model, tmp_path / "u.parquet"):
+        model(torch.tensor([[7, 8]]), past_key_values=cache)
+    cache.reorder_cache(torch.tensor([0]))
+
+
+def test_two_threads_at_once_are_refused_and_one_after_the_other_are_not(model, tmp_path):
+    def call(within=None):
+        hook = within and model.get_decoder().layers[1].register_forward_pre_hook(lambda *_: within())
+        try:
+            model(torch.tensor([[7, 8]]))
+        finally:
+            if hook:
+                hook.remove()
+
+    with ThreadPoolExecutor(2) as pool, slotwise.Capture(model, tmp_path / "t.parquet") as capture:
+        pool.submit(call).result()
+        call()
+        with pytest.raises(slotwise.BadTrace, match="two threads call the model at once"):
+            call(within=lambda: pool.submit(model, torch.tensor([[7, 8]])).result())
+    assert capture.n_steps == 2
+
+
+def test_what_a_full_disk_leaves_is_kept_and_named(model, tmp_path):
+    path, usual = tmp_path / "t.parquet", resource.getrlimit(resource.RLIMIT_FSIZE)
+    capture = slotwise.Capture(model, path).__enter__()
+    generate(model)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, usual[1]))  # no larger file can be written from here on
+        with pytest.raises(
+            OSError, match=rf"the \d+ steps captured are kept: `slotwise trace import {path}.part -o {path}"
+        ):
+            capture.__exit__(None, None, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert [each.name for each in tmp_path.iterdir()] == ["t.parquet.part"]
+    assert slotwise.open_trace(f"{path}.part").n_steps == capture.n_steps
 
 
 def test_what_cannot_be_captured_is_said_with_what_is_lacking(model, tmp_path):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import inspect
+import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -42,9 +44,9 @@ class Capture:
 
     Rows go to `path` + ".part" as the model runs, once a second or sooner; leaving the block, for whatever reason,
     turns all complete steps into `path`. After a hard kill `slotwise trace import` makes a trace of those written.
-    One thread calls the model, without beams: those change places in the batch unseen. Tokens and logits are those of a
-    run without capture, and no hook waits for a GPU. Raises BadTrace for a model that
-    no adapter knows, for files that exist (unless `force`), and for passes that it cannot tell apart.
+    Tokens and logits are those of a run without capture, and no hook waits for a GPU. Raises BadTrace for a model that
+    no adapter knows, for files that exist (unless `force`), and for passes that it cannot tell apart: those of two
+    threads at once, and beams, which change places in the batch.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Capture:
         self._group: list[Pass] = []
         self._fetched: Fetched | None = None
         self._worked_up = 0.0
+        self._running: int | None = None  # the thread whose forward pass is under way
+        self._watched: Any = lambda: None  # the cache of the last pass, held weakly
         self._wrong: Tensor = 0
         self._compared = 0
 
@@ -129,6 +133,7 @@ class Capture:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         for hook in self._hooks:
             hook.remove()
+        self._watch(None)
         try:  # on the way out of an error the device may answer no more: what it had not given is lost
             with suppress(RuntimeError) if kind else nullcontext():
                 self._work_up()
@@ -145,7 +150,23 @@ class Capture:
 
     def _before(self, module: Any, args: tuple, call: dict[str, Any]) -> None:
         given = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
+        if self._running not in (None, threading.get_ident()):
+            raise BadTrace(
+                "two threads call the model at once: whose tokens these are is not known; capture one by one"
+            )
+        self._running = threading.get_ident()
         self._pass = Pass(self._pass.number + 1, len(self._routers.modules), self._ahead, given)
+        if self._pass.cache is not self._watched():
+            self._watch(self._pass.cache)
+
+    def _watch(self, cache: Any) -> None:
+        """Refuses the change of places in `cache`, and lets go of the cache before it."""
+        if last := self._watched():
+            del last.reorder_cache
+        self._watched = lambda: None
+        if hasattr(cache, "reorder_cache"):
+            cache.reorder_cache = _beams
+            self._watched = weakref.ref(cache)
 
     def _route(self, layer: int, module: Any, args: tuple, output: Any) -> None:
         if self._torch.is_grad_enabled():
@@ -176,6 +197,7 @@ class Capture:
                 f"the routers of layers {missing} were not called in a forward pass: something replaces them (a "
                 "kernel, a compiled model); turn it off for the capture"
             )
+        self._running = None
         now, group = self._pass, self._group
         if group and (now.shape != group[0].shape or now.opens):
             self._work_up()
@@ -204,6 +226,10 @@ class Capture:
                 self._advance(self._rows.write(*each.arrays()))
         self._fetched = now if now and now.event else None
         self._group = []
+
+
+def _beams(*_: Any) -> None:
+    raise BadTrace("beam search changes places in the batch, and is not captured; generate with num_beams=1")
 
 
 def _record(model: Any, found: Routers, width: int, horizons: list[int]) -> Meta:

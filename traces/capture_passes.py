@@ -21,6 +21,7 @@ class Pass:
     def __init__(self, number: int, n_layers: int, horizons: list[int], call: dict[str, Any]) -> None:
         self.number, self.call = number, call
         cache = next((call[name] for name in ("cache", "past_key_values") if call.get(name) is not None), None)
+        self.cache = cache
         self.past = 0 if cache is None else cache.get_seq_length()  # before the pass: the cache grows with it
         self.logits: list[Any] = [None] * n_layers
         self.ids: list[Any] = [None] * n_layers

@@ -148,7 +148,14 @@ class RowWriter:
         self._file.close()
         self._file = None
         if self.n_steps:
-            rows_of(self.part).save(self.path)
+            try:
+                rows_of(self.part).save(self.path)
+            except OSError as error:
+                raise OSError(
+                    error.errno,
+                    f"{error.strerror}; the {self.n_steps} steps captured are kept: "
+                    f"`slotwise trace import {self.part} -o {self.path}` once that is mended",
+                ) from error
         self.part.unlink()
         if complete and not self.n_steps:
             raise BadTrace("no forward pass was captured: the model was not called inside the block")

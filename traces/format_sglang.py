@@ -179,11 +179,12 @@ def _logical(where: str, ids: np.ndarray, mapping: np.ndarray, kept: np.ndarray)
     if wrong.any():
         layer, at = (int(x) for x in np.argwhere(wrong)[0])
         raise BadTrace(f"{where}: last_physical_to_logical_map[{layer}][{at}]={mapping[layer, at]} is no expert")
-    if (ids >= n_physical).any():
-        row, layer, rank = (int(x) for x in np.argwhere(ids >= n_physical)[0])
+    wrong = (ids < -1) | (ids >= n_physical)
+    if wrong.any():
+        row, layer, rank = (int(x) for x in np.argwhere(wrong)[0])
         raise BadTrace(
             f"{where}: row {row}, layer {layer}, rank {rank}: physical expert {ids[row, layer, rank]}, but the map has "
-            f"{n_physical}"
+            f"{n_physical}, and none is -1"
         )
     n_logical = int(mapping.max()) + 1
     if n_physical > n_logical:

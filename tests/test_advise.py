@@ -26,6 +26,7 @@ def price(machine, policy, **options):
     return slotwise.replay("sample", policy, machine=machine, **asked).price
 
 
+@pytest.mark.once
 def test_the_answer_is_the_fastest_candidate_and_each_is_an_ordinary_price(machine, advice):
     speeds = [one["tokens_per_s"] for one in advice["candidates"]]
     assert speeds == sorted(speeds, reverse=True)

@@ -9,6 +9,8 @@ from conftest import ROOT, python, run, some
 
 import slotwise
 
+pytestmark = pytest.mark.once
+
 SPEED = ("load_speed", "startup", "memory", "live_calls", "replay_speed", "pricing_speed", "cold_speed")
 PEERLESS = {"replay_speed": "measures against libCacheSim"}  # the benchmarks that need the extra `bench`
 
@@ -43,7 +45,6 @@ def test_the_cost_of_a_capture_is_measured_for_decode_and_for_a_prompt():
     assert all(row["time with / without"] > 0 for row in (*decode, prompt))
 
 
-@pytest.mark.once
 def test_an_executor_under_stress_takes_no_memory_after_it_has_opened():
     """1,900 tokens of a prompt and 400 verify steps: the benchmark would end with an error itself."""
     (row,) = bench("stress")[1:]
@@ -120,7 +121,6 @@ def test_an_import_of_text_tells_its_memory():
     assert 0 < row["above 1 MB, MB"] < 40
 
 
-@pytest.mark.once
 def test_the_published_table_is_held_against_ours_row_by_row(shared):
     rows = bench("bigmoeonedge", shared / "traces" / "bigmoeonedge")[1:]
     assert len(rows) == 6

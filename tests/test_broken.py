@@ -90,6 +90,7 @@ def stands(trace, asked, run):
     assert run["plan_sha256"] == law.plan_sha256
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", some([{}, {"miss": "fetch", "check": True}, {"overlap": "both", "check": True}], 1))
 def test_wherever_the_device_is_lost_finished_steps_stand_and_no_thread_is_left(monkeypatch, small, options):
     trace, asked = small
@@ -274,6 +275,7 @@ class Uncopied(Numbered):
         return super().copy(copies, after)
 
 
+@pytest.mark.once
 def test_initial_rows_that_cannot_be_copied_end_the_run_at_that_step(monkeypatch, small):
     """A static policy that warms up for 3 steps copies nothing before; then its rows must come."""
     trace, asked = small

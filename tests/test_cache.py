@@ -7,6 +7,8 @@ import sys
 import pytest
 from conftest import ROOT, run, some
 
+pytestmark = pytest.mark.once
+
 FOLDERS = ("traces", "policies", "replay", "reports", "executor", "cli")
 WORK = """
 import slotwise

@@ -35,6 +35,7 @@ def test_an_ending_that_promises_another_format_is_refused(trace, tmp_path, name
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.once
 def test_a_predictor_without_a_width_is_warned_about_and_with_one_it_is_not(trace, out, recwarn):
     slotwise.sweep(trace, "lru", 2, widths=[0, 1], out=out, predictor="previous")
     slotwise.compare(trace, out.parent / "a", policies="lru", slots=2, widths=[0, 1], predictor="previous")

@@ -109,6 +109,7 @@ def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
         assert words in told
 
 
+@pytest.mark.once
 def test_info_shows_and_draws_predictions_by_horizon_beside_their_baselines(tmp_path):
     ids = np.argsort(np.random.default_rng(0).random((50, 3, 16)), axis=2)[..., :4]
     Trace.from_arrays(ids, n_experts=16, predicted={1: ids, 2: ids[..., ::-1]}).save(tmp_path / "t.parquet")
@@ -129,6 +130,7 @@ def test_info_shows_and_draws_predictions_by_horizon_beside_their_baselines(tmp_
     assert not (tmp_path / "q.png").exists()
 
 
+@pytest.mark.once
 def test_info_warns_once_about_what_is_wrong(tmp_path):
     tiny(position=[0, 1, 2, 1, 4]).save(tmp_path / "t.parquet")
     done = slotwise("trace", "info", tmp_path / "t.parquet", "--json")

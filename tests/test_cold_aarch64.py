@@ -8,6 +8,8 @@ import sysconfig
 import pytest
 from conftest import ROOT, run
 
+pytestmark = pytest.mark.once
+
 COMPILER = "aarch64-linux-gnu-gcc"
 AARCH64 = 183  # e_machine of an ELF file
 

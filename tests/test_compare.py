@@ -71,6 +71,7 @@ def test_the_defaults_are_what_the_documentation_promises(trace, tmp_path):
     assert {slots for _, slots, _ in found} == {1, 2, 3, 4, 6, 8, 12, 16}
 
 
+@pytest.mark.once
 def test_the_same_call_again_replays_nothing_and_an_interrupted_one_goes_on(trace, tmp_path):
     out = tmp_path / "out"
     compare([trace], out, **QUICK)
@@ -86,6 +87,7 @@ def test_the_same_call_again_replays_nothing_and_an_interrupted_one_goes_on(trac
     assert sum("width" in what for what in told) == table.num_rows - 5
 
 
+@pytest.mark.once
 def test_another_question_is_refused_by_what_differs_and_forced_starts_anew(trace, tmp_path):
     out = tmp_path / "out"
     compare([trace], out, policies=["lru"], slots=[4])
@@ -101,6 +103,7 @@ def test_another_question_is_refused_by_what_differs_and_forced_starts_anew(trac
     assert grid(out)[0] == {("fifo", 4, 0), ("fifo", 4, 3), *both(4)}
 
 
+@pytest.mark.once
 def test_a_report_of_other_rows_is_not_replaced_either(trace, tmp_path):
     slotwise.sweep(trace, "lru", 4, out=tmp_path / "a.parquet")
     slotwise.sweep(slotwise.Trace.synthesise(n_tokens=50), "lru", 4, out=tmp_path / "b.parquet")
@@ -114,6 +117,7 @@ def test_a_report_of_other_rows_is_not_replaced_either(trace, tmp_path):
     assert slotwise.write_report([tmp_path / "b.parquet"], tmp_path / "out", force=True)
 
 
+@pytest.mark.once
 def test_a_policy_alone_is_held_against_lru_and_the_bound_and_why_not_is_said(trace, tmp_path):
     compare([trace], tmp_path / "a", policies=["fifo"], slots=[4], widths=[3])
     assert grid(tmp_path / "a")[0] == {("fifo", 4, 3), *both(4)}
@@ -123,6 +127,7 @@ def test_a_policy_alone_is_held_against_lru_and_the_bound_and_why_not_is_said(tr
     assert any("does not cover the sequential contract" in why for why in said)
 
 
+@pytest.mark.once
 def test_progress_counts_to_one_total(trace, tmp_path):
     told = []
     compare([trace], tmp_path / "out", **QUICK, progress=lambda done, total, what: told.append((done, total)))
@@ -141,6 +146,7 @@ def test_rows_that_compare_did_not_write_are_not_touched(trace, tmp_path):
     assert (out / "R.parquet").read_bytes() == before
 
 
+@pytest.mark.once
 def test_several_traces_and_budgets_in_bytes(trace, tmp_path):
     other = slotwise.Trace.synthesise(n_tokens=60, n_layers=2, n_experts=8, top_k=2, row_bytes=2000, seed=1)
     compare([trace, other], tmp_path / "out", policies=["lru"], vram=["12KB"], widths=[0])
@@ -148,6 +154,7 @@ def test_several_traces_and_budgets_in_bytes(trace, tmp_path):
     assert (tmp_path / "out/report.html").read_text().count('class="chapter"') == 2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policies", [["lru"], ["lfu", "fifo"]], ids=["the same", "another"])
 def test_a_second_comparison_in_the_folder_is_refused_while_the_first_one_runs(trace, tmp_path, policies):
     refusals = []

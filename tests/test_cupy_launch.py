@@ -40,6 +40,7 @@ def rows_of(counts, addresses):
     return np.array(addresses, np.int64), offsets.astype(np.int64), pairs % 7, pairs[::-1].copy()
 
 
+@pytest.mark.once
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2**20)), min_size=1, max_size=MAX_ROWS + 2))
 def test_what_the_driver_is_given_is_what_the_rows_say(rows):
     counts, at = zip(*rows, strict=True)

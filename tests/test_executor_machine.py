@@ -194,6 +194,7 @@ class Life(RuleBasedStateMachine):
                 self.executor.close()
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::UserWarning")  # tiny pools are warned about
 def test_ten_thousand_random_ticks_of_an_executor_are_those_of_the_model():
     phases = [phase for phase in Phase if phase is not Phase.explain]

@@ -6,7 +6,11 @@ from trace_cases import whole
 
 from slotwise.traces import TraceWarning, open_trace
 
-pytestmark = [pytest.mark.shared, pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning")]
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.shared,
+    pytest.mark.filterwarnings("ignore::slotwise.traces.errors.TraceWarning"),
+]
 
 
 @pytest.mark.parametrize(

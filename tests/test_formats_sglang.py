@@ -109,7 +109,7 @@ def changed(at, where, value):
 
 CASES = [
     (lambda: changed(0, (1, 0, 0), 6), "row 0, layer 1, rank 0: physical expert 6, but the map has 6"),
-    (lambda: changed(0, (1, 0, 0), -7), "row 0, layer 1, rank 0: physical expert -7, but the map has 6, and none is -1"),
+    (lambda: changed(0, (1, 0, 0), -7), "layer 1, rank 0: physical expert -7, but the map has 6, and none is -1"),
     (lambda: changed(0, (1, 0, 0), -1), "row 0, layer 0, rank 0: absent, but other ranks are not"),
     (lambda: changed(0, (1, 0, 0), 5), "row 0, layer 0: "),
     (lambda: changed(0, (1, 0, slice(0, 2)), torch.tensor([0, 4])), "row 0, layer 0: expert 3 twice in one top-2"),

@@ -4,6 +4,8 @@ import pytest
 
 import slotwise
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def text(shared):

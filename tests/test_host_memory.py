@@ -22,6 +22,8 @@ from slotwise.executor.host_memory import HOSTS, Ring, huge_pages, ordinary
 from slotwise.executor.store import HostStore
 from slotwise.policies.room import available_bytes
 
+pytestmark = pytest.mark.once
+
 GIB = 1 << 30
 
 

@@ -9,6 +9,8 @@ import sysconfig
 import pytest
 from conftest import ROOT, run
 
+pytestmark = pytest.mark.once
+
 pytest.importorskip(
     "setuptools", minversion="77", reason="the extra `test` brings setuptools 77, which builds slotwise"
 )

@@ -103,6 +103,7 @@ def test_a_reset_forgets_what_was_considered_at_its_tick():
     assert pool.counters["invalid"] == 0
 
 
+@pytest.mark.once
 def test_ids_out_of_range_stay_so_where_all_sixteen_bits_are_taken():
     """65,535 experts: 65,534 is the last of them, 65,535 in uint16 is none."""
     pool = Pool("lru", n_layers=2, n_experts=65535, slots=2)

@@ -12,7 +12,7 @@ from oracle_chance import NAMES, cases, policies
 
 import slotwise
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore::UserWarning")]  # tiny pools are warned about
 
 SETS = [s for n in (1, 2, 3) for s in itertools.combinations(range(3), n)]  # every demand of three experts
 

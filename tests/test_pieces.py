@@ -164,6 +164,7 @@ def test_what_goes_wrong_between_pieces_is_one_line(tmp_path, monkeypatch, text,
     assert words in refusal(written(tmp_path, text), n_experts=4)
 
 
+@pytest.mark.once
 def test_the_memory_of_an_import_does_not_grow_with_the_file(tmp_path):
     """Two files, one ten times as long, with limits as much below the file as 64 MiB are below gigabytes."""
     script = """

@@ -100,6 +100,7 @@ def test_it_runs_compiled_in_a_module_of_its_own_as_ours_do(mine):
         assert made.replay_block.nopython_signatures
 
 
+@pytest.mark.once
 def test_an_edit_shows_at_once_even_within_a_second_and_at_the_same_length(mine, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert hits(mine(OLDEST)) == 0
@@ -151,6 +152,7 @@ def test_parameters_are_read_by_the_position_of_their_field(mine):
     ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("body", some(["Mine(Policy)", "Mine(Lfu)"], 1))
 def test_what_a_policy_inherits_or_calls_counts_as_its_own(mine, body):
     """Touches are numbered where they are read, wherever that is written: in a base class, or in a helper beside it."""

@@ -198,6 +198,7 @@ def test_a_layer_without_rows_has_no_events_and_leaves_the_others_alone(policy, 
 # ---- fast forms against plain ones
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
 @few
 @given(data=st.data())
@@ -220,6 +221,7 @@ def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
     ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
 def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(policy):
     """300 layers of 250 experts are 75,000 keys; only layers 0 and 1 are ever called."""

@@ -6,6 +6,8 @@ from test_policies_by_path import OLDEST, hits, victim
 
 import slotwise
 
+pytestmark = pytest.mark.once
+
 FIELD = OLDEST.replace("    @static", "    n: int = 3\n    half: float = 0.5\n    @static", 1)
 WRONG = {  # what the priority says -> what is said about it; its first line is line 14
     "return 1.5 * p.touch[key]": r"priority, line 14, returns a fraction \(float64\), but must return a whole number",

@@ -69,6 +69,7 @@ def gain_of_overlap(**options):
     return on.compared(off)[0]
 
 
+@pytest.mark.once
 def test_overlap_gains_most_with_verify_batches_little_on_short_chains_and_nothing_in_prefill():
     one, batch = gain_of_overlap(), gain_of_overlap(verify_tokens=4)
     short, prefill = gain_of_overlap(row_bytes=16_384), gain_of_overlap(phase="prefill")

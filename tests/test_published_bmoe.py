@@ -10,6 +10,8 @@ from oracles import oracle_replay, rows_of
 
 import slotwise
 
+pytestmark = pytest.mark.once
+
 SCOPES = {  # their name -> our policy and scope
     "belady": ("belady", "global"),
     "lru": ("lru", "global"),

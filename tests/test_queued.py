@@ -62,6 +62,7 @@ class Lagging(NumpyBackend):
         super().drain()
 
 
+@pytest.mark.once
 @examples(80)
 @given(data=st.data())
 def test_no_plan_and_no_byte_depends_on_what_waits_or_fails_late(data):

@@ -11,6 +11,8 @@ import slotwise
 from slotwise.policies.kernel_slots import Moment
 from slotwise.policies.layout import FIELDS
 
+pytestmark = pytest.mark.once
+
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(python|sh)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 FILES = {found[1]: block for kind, block in BLOCKS if kind == "python" and (found := re.match(r"# (\w+\.py)\n", block))}
@@ -77,7 +79,6 @@ def test_the_names_that_a_priority_may_use_are_those_that_a_pool_has():
     assert {name for owner, name, _ in told if owner == "at"} == set(Moment._fields)
 
 
-@pytest.mark.once
 def test_a_priority_may_use_every_name_that_the_readme_gives(place):
     table = README.partition("## Your own policy")[2]
     names = re.findall(r"`(p\.\w+\[key\]|at\.\w+|p\.ints\[i\]|p\.floats\[i\])`", table)

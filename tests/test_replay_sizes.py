@@ -117,6 +117,7 @@ def test_a_budget_that_is_none_is_refused_with_what_to_write(vram):
         slotwise.replay(demanding(A, row_bytes=[100]), vram=vram)
 
 
+@pytest.mark.once
 def test_a_model_of_very_many_layers_is_counted_in_small_pieces():
     """A window a step in 30000 layers: 256 cells of counters for all of them would take 2 GB."""
     trace = slotwise.Trace.synthesise(n_tokens=100, n_layers=30_000, n_experts=2, top_k=1)

@@ -13,6 +13,8 @@ from test_reports_rows import make_grid, write_rows
 
 from slotwise.reports import write_report
 
+pytestmark = pytest.mark.once
+
 FLAGS = """--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update
 --disable-sync --disable-dev-shm-usage --hide-scrollbars""".split()
 # The page in a frame of a given width: a window cannot be made narrower than 500 pixels.

@@ -9,6 +9,8 @@ from test_reports_rows import make_row
 from slotwise.reports.charts import no_vram
 from slotwise.reports.sections import Section
 
+pytestmark = pytest.mark.once
+
 BUDGETS = (("1KiB", 900), ("2KiB", 1900))
 
 

@@ -16,6 +16,8 @@ from slotwise.reports.rows import kinds_of_columns
 from slotwise.reports.runs import NESTED, PARTS, SETTINGS, check_run, read_runs, runs_of
 from slotwise.reports.tables_measured import tick_records
 
+pytestmark = pytest.mark.once
+
 WRONG = (None, math.nan, math.inf, -1, -1.0, 0.0, 5e-324, 1e308, 2**62)
 
 

@@ -124,6 +124,7 @@ def test_every_part_is_written_and_named_with_the_page_first(tmp_path):
     assert figures == FIGURES
 
 
+@pytest.mark.once
 def test_width_0_alone_has_no_look_ahead_part_and_one_phase_no_split(tmp_path):
     out, page = report(tmp_path, make_grid(phases=1))
     names = {path.stem for path in (out / "figures").iterdir()}
@@ -176,12 +177,14 @@ def test_every_option_and_the_provenance_are_on_the_page(tmp_path):
     assert "row size unknown" in page.text
 
 
+@pytest.mark.once
 def test_several_traces_make_a_section_each_and_files_of_their_own(tmp_path):
     out, page = report(tmp_path, make_grid(slots=(4,), trace="a") + make_grid(slots=(4,), trace="b", row_bytes=2**20))
     assert [attrs["id"] for tag, attrs in page.tags if tag == "section" and "id" in attrs] == ["section-1", "section-2"]
     assert {path.name[:2] for path in (out / "figures").iterdir()} == {"1-", "2-"}
 
 
+@pytest.mark.once
 def test_hostile_names_are_text_and_nothing_else(tmp_path):
     name = "<script>alert(1)</script> | $x_{$ [a](b) & \"'"
     rows = [row | {"model": name} for row in make_grid(("lru", f"./my$_{{policy.py:{name}"), (4, 8), trace=name)]
@@ -195,6 +198,7 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path):
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table if "of 16" in line} == {9}
 
 
+@pytest.mark.once
 def test_the_same_rows_give_the_same_bytes(tmp_path):
     path = write_rows(tmp_path / "r.parquet", GRIDS["one size"])
     first, second = (write_report([path], tmp_path / name) for name in ("a", "b"))
@@ -205,6 +209,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
 # ---- the folder
 
 
+@pytest.mark.once
 def test_a_second_report_replaces_the_first_and_its_figures(tmp_path):
     out, _ = report(tmp_path, GRIDS["one size"])
     assert (out / "figures/gain-w2.png").exists()
@@ -214,6 +219,7 @@ def test_a_second_report_replaces_the_first_and_its_figures(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.once
 def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/thesis.txt").write_text("years of work")
@@ -231,6 +237,7 @@ def test_a_folder_inside_says_that_the_outer_one_is_somebody_elses(tmp_path):
         report(tmp_path, GRIDS["one policy, one size"])
 
 
+@pytest.mark.once
 def test_a_mark_with_foreign_names_removes_nothing_outside(tmp_path):
     out, _ = report(tmp_path, GRIDS["one policy, one size"])
     (tmp_path / "precious.txt").write_text("keep")
@@ -241,6 +248,7 @@ def test_a_mark_with_foreign_names_removes_nothing_outside(tmp_path):
     assert (tmp_path / "precious.txt").read_text() == "keep"
 
 
+@pytest.mark.once
 def test_results_that_lie_in_the_folder_stay_there(tmp_path):
     (tmp_path / "out").mkdir()
     path = write_rows(tmp_path / "out/R.parquet", GRIDS["one policy, one size"])

@@ -19,6 +19,8 @@ import slotwise
 from slotwise.reports import BadResult, write_report
 from slotwise.reports.runs import read_runs, runs_of
 
+pytestmark = pytest.mark.once
+
 ASKED = {"shape": "tiny", "headroom": 0, "alias_layers": 2, "steps": 30}
 FIGURES = {"speed", "time", "bandwidth", "drops", "timeline-1", "timeline-2"}
 

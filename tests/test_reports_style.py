@@ -15,6 +15,8 @@ from slotwise.reports.rows import read_rows
 from slotwise.reports.sections import Size, sections
 from slotwise.reports.style import COLOURS, LIGHT, inline_svg, look_of, short
 
+pytestmark = pytest.mark.once
+
 # Linear RGB -> cone responses, and what each kind of colour blindness makes of them (Viénot, Brettel and Mollon, 1999).
 CONES = np.array([[17.8824, 43.5161, 4.11935], [3.45565, 27.1554, 3.86714], [0.0299566, 0.184309, 1.46709]])
 EYES = {

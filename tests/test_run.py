@@ -81,6 +81,7 @@ def test_what_cannot_run_is_one_line_and_exit_code_2(words, told):
     assert done.stdout == ""
 
 
+@pytest.mark.once
 def test_failures_of_a_run_are_repeated_by_replay(tmp_path):
     path = tmp_path / "failures.json"
     path.write_text('[{"step": 3, "layer": 1, "phase": "demand", "load": 0, "kind": "refused"}]')
@@ -127,6 +128,7 @@ def test_a_prompt_of_any_length_is_one_step(tmp_path):
     assert (run["timing"]["tokens"], run["checked"]) == (2100, True)
 
 
+@pytest.mark.once
 def test_rounded_activations_are_recorded_and_held_to_their_own_bound():
     options = {"shape": "tiny", "dtype": "Q8_0", "headroom": 0, "steps": 20, "check": True}
     exact, rounded = (
@@ -156,6 +158,7 @@ def test_a_step_that_mixes_requests_cannot_be_reset_by_request_here_either():
         slotwise.run(trace, shape="tiny", slots=2, reset="request")
 
 
+@pytest.mark.once
 def test_a_tick_of_any_number_of_waves_runs():
     draw = np.random.default_rng(0)
     ids = draw.random((400, 1, 300)).argsort(2)[:, :, :2]
@@ -164,6 +167,7 @@ def test_a_tick_of_any_number_of_waves_runs():
     assert run["checked"]
 
 
+@pytest.mark.once
 def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     path = tmp_path / "r.parquet"
 

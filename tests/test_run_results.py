@@ -147,6 +147,7 @@ def test_ticks_without_work_for_both_chains_have_no_efficiency_and_width_0_no_dr
     assert "hot chain – (nothing measured)" in said
 
 
+@pytest.mark.once
 def test_width_8_at_84_of_128_slots_on_a_captured_trace_tells_its_drops(shared):
     trace = shared / "traces/lab24x128/decode.npz"
     words = ("--policy", "lfru+guard", "--slots", "84", "--width", "8", "--steps", "250")
@@ -162,6 +163,7 @@ def test_a_device_that_moves_nothing_has_no_ceilings_and_says_so():
     assert re.search(r"copies – \(nothing measured\), cold chain [\d.]+ of –, hot chain – \(nothing measured\)", said)
 
 
+@pytest.mark.once
 def test_throttled_predictions_are_told_apart_from_guarded_ones():
     said = cli(*WORDS, "--policy", "lru", "--slots", "16", "--width", "8", "--max-loads", "1", "--steps", "20").stdout
     law = slotwise.replay("sample", "lru", 16, width=8, max_loads=1, steps=20).counters
@@ -176,6 +178,7 @@ def test_without_a_terminal_nothing_is_printed_while_it_works():
     assert cli(*WORDS, "--steps", "10").stderr == ""
 
 
+@pytest.mark.once
 def test_a_terminal_shows_step_speed_hits_loads_drops_and_what_came_late():
     command = [sys.executable, "-m", "slotwise", *WORDS, *AHEAD, "--steps", "60"]
     script = f"import pty, os, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn({command!r})))"
@@ -191,6 +194,7 @@ def test_a_terminal_shows_step_speed_hits_loads_drops_and_what_came_late():
     assert "run 2 of 2, overlap on, timed, step 60: " in text
 
 
+@pytest.mark.once
 def test_telemetry_goes_by_the_clock_and_not_by_the_step():
     calls: list = []
     began = time.monotonic()

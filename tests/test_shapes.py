@@ -35,6 +35,7 @@ def test_dense_time_is_bytes_over_the_rate():
     assert PRESETS["OLMoE-1B-7B"].dense_us(1e12) == pytest.approx(33.816576)
 
 
+@pytest.mark.once
 def test_automatic_dense_time_is_that_of_the_measured_device():
     """The preset's own weights, though the rows computed are small ones."""
     asked = {"shape": "OLMoE-1B-7B", "intermediate": 16, "slots": 8, "steps": 2, "alias_layers": 1}

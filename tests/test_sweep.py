@@ -126,6 +126,7 @@ def test_verify_steps_are_found_again_though_there_are_fewer_of_them_than_tokens
     assert [row["along"]["window_steps"] for row in rows(out)] == [1]
 
 
+@pytest.mark.once
 def test_a_policy_of_ones_own_runs_again_once_its_file_has_changed(out, tmp_path):
     text = "from slotwise.policies.policy_lfu import Lfu\nclass Mine(Lfu):\n    name = 'mine'\n"
     (tmp_path / "mine.py").write_text(text)

@@ -9,6 +9,8 @@ from conftest import run
 
 import slotwise
 
+pytestmark = pytest.mark.once
+
 IDS = np.random.default_rng(1).permuted(np.tile(np.arange(8), (60, 2, 1)), axis=2)[:, :, :2]
 
 
@@ -163,7 +165,6 @@ def test_what_a_policy_imports_is_part_of_it(edited, more, sign):
     assert all(before != after for before, after in edited(more, sign))
 
 
-@pytest.mark.once
 def test_an_edit_of_what_a_policy_imports_is_compiled(edited):
     """In all those ways at once, an odd number of factors: one that stayed 1 would leave the product what it was."""
     imports, signs = zip(*STYLES, strict=True)

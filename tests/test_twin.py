@@ -49,6 +49,7 @@ def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
     assert_equal(trace, policy, data.draw(st.integers(1, 4)), data.draw(st.sampled_from([None, 1, 5])), **how)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("name", some(NAMES, 1))
 @examples(40)
 @given(data=st.data())

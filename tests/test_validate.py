@@ -26,6 +26,7 @@ def machine():
 # --- the runs ---
 
 
+@pytest.mark.once
 @native
 def test_a_grid_of_everything_plans_as_its_replays_do_and_every_configuration_is_priced_and_measured(machine):
     found = slotwise.validate(

@@ -6,9 +6,8 @@ import hashlib
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,25 +27,11 @@ from .calibrate import calibrate, layout_of
 from .callable_file import callable_as_its_function
 from .run_result import machine as processor
 from .validate_blocks import Blocks, load_now, load_since
+from .validate_grid import Config, grid_of
 from .validate_judge import FEWEST_BLOCKS, Evidence, judge
 from .validate_runner import Runner
 
 Progress = Callable[[int, int, str], None]
-
-
-class Config(NamedTuple):
-    """One point of the grid."""
-
-    policy: str
-    slots: str
-    width: int
-    overlap: str
-    verify_tokens: int
-    miss: str
-
-    def __str__(self) -> str:
-        more = f", verify {self.verify_tokens}" if self.verify_tokens > 1 else ""
-        return f"{self.policy}, {self.slots} slots, width {self.width}, overlap {self.overlap}, {self.miss}{more}"
 
 
 def validate(
@@ -59,6 +44,7 @@ def validate(
     overlaps: Iterable[str] = ("on",),
     verify_tokens: Iterable[int] = (1,),
     misses: Iterable[str] = ("cpu",),
+    draw: int | None = None,
     blocks: int = FEWEST_BLOCKS,
     dense_us: float = 0.0,
     alias_layers: int | None = None,
@@ -70,6 +56,7 @@ def validate(
 ) -> dict[str, Any]:
     """Runs every combination in `blocks` blocks, prices the same, and says how far off the prices are.
 
+    draw: so many settings of all but the policy, drawn evenly, in place of every combination; each policy at each.
     machine: one that `slotwise.calibrate` measured. Rows, backend, threads and whatever holds the machine back are
     those of that call; nothing is fitted to the runs.
     Before the blocks every combination runs once, timed tick by tick: its plan must be the replay's, and its busiest
@@ -94,14 +81,9 @@ def validate(
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     layout = layout_of(asked["shape"], asked["hidden"], asked["intermediate"], asked["dtype"])
     opened = opened.with_row_bytes([layout.row_bytes] * opened.n_layers)
-    grid = list(
-        dict.fromkeys(
-            Config(*each)
-            for each in product(policies, map(str, slots), widths, overlaps, verify_tokens, misses)
-        )
-    )  # fmt: skip
-    if not grid:
-        raise BadOption("no configuration to validate: name at least one policy, size, width, overlap and miss")
+    seed = Options.of(**{"policy": "lru", "slots": 1, **options}).seed % 2**63
+    axes = map(str, slots), widths, overlaps, verify_tokens, misses
+    grid = grid_of(policies, *axes, draw=draw, seed=seed)
     asks = [
         Options.of(
             policy=one.policy, slots=one.slots, width=one.width, verify_tokens=one.verify_tokens, miss=one.miss,
@@ -116,7 +98,6 @@ def validate(
     for one, ask, pricing in zip(grid, asks, prices, strict=True):
         said(f"price of {one}")
         laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
-    seed = asks[0].seed % 2**63
     with Runner(
         opened, asked, layout, known.cpu_threads, dense_us=dense_us, headroom=parse_bytes(headroom),
         alias_layers=alias_layers, seed=seed,

@@ -12,6 +12,7 @@ from executor_cases import no_thread_left
 
 import slotwise
 from slotwise.executor.errors import CheckFailed
+from slotwise.validate_grid import grid_of
 from slotwise.validate_judge import Evidence, baseline, judge, kendall, kept_blocks, noise_of
 
 native = pytest.mark.skipif(not built(), reason="the cold chain was not built")
@@ -34,16 +35,16 @@ def test_a_grid_of_everything_plans_as_its_replays_do_and_every_configuration_is
         misses=["cpu", "fetch"], blocks=1, again=False,
     )  # fmt: skip
     rows = found["configurations"]
-    assert len({tuple(list(row.values())[:6]) for row in rows}) == len(rows) == 32
+    assert len({tuple(list(row.values())[:6]) for row in rows}) == len(rows) == 24
     assert found["plans"] == "equal"
     assert all(row["predicted"] > 0 and row["measured"] > 0 and row["label"] == "SIMULATED" for row in rows)
     assert {row["stratum"] for row in rows} <= {"cold", "hot", "link", "host"}
-    assert sum(each["configurations"] for each in found["strata"].values()) == found["all"]["configurations"] == 32
-    assert found["pairs"]["of"] == 16, "two policies at each of 16 settings"
+    assert sum(each["configurations"] for each in found["strata"].values()) == found["all"]["configurations"] == 24
+    assert found["pairs"]["of"] == 8, "two policies at each of 8 settings with a width"
     assert found["verdict"] == "inconclusive"
     assert "1 blocks count; at least 7 must" in found["reasons"]
     assert "the machine was not calibrated again afterwards" in found["reasons"]
-    assert [len(runs) for runs in found["each_block"][0]["tokens_per_s"]] == [3, *[1] * 31], "the sentinel ran thrice"
+    assert [len(runs) for runs in found["each_block"][0]["tokens_per_s"]] == [3, *[1] * 23], "the sentinel ran thrice"
     first = rows[0]
     law = slotwise.replay("sample", "lru", "25%", steps=6, row_bytes=3 * 128 * 64 * 4, plan_hash=True, machine=machine)
     assert (first["plan_sha256"], first["predicted"]) == (law.plan_sha256, law.price.tokens_per_s)
@@ -175,3 +176,31 @@ def test_the_baseline_is_a_line_and_tau_counts_pairs():
     )
     assert kendall(np.array([1, 2, 3]), np.array([1, 3, 2])) == pytest.approx(1 / 3)
     assert kendall(np.array([1]), np.array([1])) is None
+
+
+# --- the grid ---
+
+AXES = (["10%", "25%", "50%", "75%", "90%"], [0, 2, 4, 8], ["on", "off"], [1, 4], ["cpu", "fetch"])
+POLICIES = ["lru", "lfru", "lfru+guard", "lru+gate"]
+
+
+@pytest.mark.parametrize("draw", [1, 7, 20, 100, 159])
+def test_drawn_settings_are_even_and_all_different_and_the_same_twice(draw):
+    grid = grid_of(POLICIES, *AXES, draw=draw, seed=3)
+    assert grid == grid_of(POLICIES, *AXES, draw=draw, seed=3) != grid_of(POLICIES, *AXES, draw=draw, seed=4)
+    settings = [one[1:] for one in grid if one.policy == "lru"]
+    assert len(set(settings)) == len(settings) == draw
+    for axis, met in zip(AXES, zip(*settings, strict=True), strict=True):
+        counts = [met.count(value) for value in axis]
+        assert draw > 20 or max(counts) - min(counts) <= 1
+    assert {one[1:] for one in grid if one.policy == "lfru+guard"} == {one for one in settings if one[1]}
+
+
+def test_all_settings_are_the_product_and_a_guard_alone_is_run_as_asked():
+    assert len(grid_of(POLICIES, *AXES, draw=None, seed=0)) == 4 * 160 - 40
+    assert grid_of(POLICIES, *AXES, draw=200, seed=0) == grid_of(POLICIES, *AXES, draw=None, seed=0)
+    assert [one.policy for one in grid_of(["lru+guard"], ["1"], [0], ["on"], [1], ["cpu"], draw=None, seed=0)] == [
+        "lru+guard"
+    ]
+    with pytest.raises(slotwise.BadOption, match=r"draw=0: a whole number of settings, at least 1"):
+        grid_of(POLICIES, *AXES, draw=0, seed=0)

@@ -47,30 +47,39 @@ def judge(found: Evidence) -> dict[str, Any]:
     counted = kept if kept.any() else np.ones(len(kept), bool)
     measured, noise = found.measured[counted], noise_of(found.sentinel[counted])
     usual = np.median(measured, axis=0)
-    error = np.abs(found.predicted / usual - 1)
     fitted = baseline(usual, found.misses, found.loads)
-    plain = np.abs(fitted / usual - 1)
-    pairs = paired(found, measured, noise)
-    strata = {
-        name: {"configurations": int(mine.sum()), **_summed(error[mine]), "baseline": _summed(plain[mine])}
-        for name in STRATA
-        if (mine := np.array([each == name for each in found.strata])).any()
-    }
-    whole = {"configurations": len(error), **_summed(error), "baseline": _summed(plain)}
-    doubts = _doubts(found, int(kept.sum()), noise)
-    faults = _faults(whole, strata, pairs)
     return {
-        "verdict": "inconclusive" if doubts else "failed" if faults else "passed",
-        "reasons": doubts + faults,
+        **concluded(
+            found.predicted / usual - 1, fitted / usual - 1, found.strata, paired(found, measured, noise),
+            doubts_of(int(kept.sum()), noise, found.drift, found.labels),
+        ),
         "blocks": len(kept), "blocks_dropped": int((~kept).sum()), "noise_floor": noise, "drift": found.drift,
-        "all": whole, "strata": strata, "kendall_tau": kendall(found.predicted, usual),
-        "pairs": {
-            "decided": sum(pair["decided"] for pair in pairs), "of": len(pairs),
-            "wrong_sign": sum(pair["wrong_sign"] for pair in pairs),
-            "wrong_size": sum(pair["wrong_size"] for pair in pairs), "each": pairs,
-        },
-        "measured": usual.tolist(), "intervals": [_interval(measured[:, i]) for i in range(measured.shape[1])],
+        "kendall_tau": kendall(found.predicted, usual), "measured": usual.tolist(),
+        "intervals": [_interval(measured[:, i]) for i in range(measured.shape[1])],
         "baseline": fitted.tolist(),
+    }  # fmt: skip
+
+
+def concluded(
+    errors: np.ndarray, lines: np.ndarray, strata: Sequence[str], pairs: list[dict[str, Any]], doubts: list[str]
+) -> dict[str, Any]:
+    """Errors in all and by stratum, and the verdict that they, the pairs and the doubts lead to.
+
+    errors, lines [n]: by which share predictions, and the fitted line, are above what was measured.
+    """
+    error, line = np.abs(errors), np.abs(lines)
+
+    def of(mine: np.ndarray) -> dict[str, Any]:
+        return {"configurations": int(mine.sum()), **_summed(error[mine]), "baseline": _summed(line[mine])}
+
+    every = {name: np.array([each == name for each in strata]) for name in STRATA}
+    whole = of(np.ones(len(error), bool))
+    each = {name: of(mine) for name, mine in every.items() if mine.any()}
+    faults = _faults(whole, each, pairs)
+    counts = {what: sum(pair[what] for pair in pairs) for what in ("decided", "wrong_sign", "wrong_size")}
+    return {
+        "verdict": "inconclusive" if doubts else "failed" if faults else "passed", "reasons": doubts + faults,
+        "all": whole, "strata": each, "pairs": {**counts, "of": len(pairs), "each": pairs},
     }  # fmt: skip
 
 
@@ -118,18 +127,18 @@ def kendall(one: np.ndarray, other: np.ndarray) -> float | None:
     return float(np.mean(signs)) if signs else None
 
 
-def _doubts(found: Evidence, kept: int, noise: float) -> list[str]:
+def doubts_of(kept: int, noise: float, drift: float | None, labels: Sequence[str]) -> list[str]:
     """Why nothing can be concluded."""
     doubts = []
     if kept < FEWEST_BLOCKS:
         doubts.append(f"{kept} blocks count; at least {FEWEST_BLOCKS} must")
     if noise > MOST_NOISE:
         doubts.append(f"identical runs differ by {100 * noise:.1f} %; at most {100 * MOST_NOISE:g} %")
-    if found.drift is None:
+    if drift is None:
         doubts.append("the machine was not calibrated again afterwards")
-    elif found.drift > MOST_OFF:
-        doubts.append(f"two calibrations differ by {100 * found.drift:.1f} %; at most {100 * MOST_OFF:g} %")
-    if estimated := sum(label != "SIMULATED" for label in found.labels):
+    elif drift > MOST_OFF:
+        doubts.append(f"two calibrations differ by {100 * drift:.1f} %; at most {100 * MOST_OFF:g} %")
+    if estimated := sum(label != "SIMULATED" for label in labels):
         doubts.append(f"{estimated} prices are ESTIMATED: the machine has no sheets for these rows")
     return doubts
 

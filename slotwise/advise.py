@@ -19,6 +19,7 @@ from .advise_memory import Memory, as_rows, memory_of, told_short
 from .advise_parts import gained, speed, warm_up
 from .advise_slots import allocate, layer_curves, sizes_of
 from .advise_study import Candidate, Progress, Ranking, Study, price_of
+from .advise_words import sentences
 from .anchors import Anchor, fit_anchors
 from .callable_file import callable_as_its_function
 from .engine_flags import flags_for
@@ -118,12 +119,14 @@ def advise(
     curve, flat = _curve(study, ranking, best, sizes)
     advice = plain(
         {
+            "format": "slotwise.advice", "version": 1,
             **_headline(study, ranking, best, memory, room, rows),
             "against": against, "prefetch": prefetch, "curve": curve, "flat_from_bytes": flat,
-            "by_layer": _by_layer(study, ranking, rows, room),
+            "by_layer": _by_layer(study, ranking, rows),
             "candidates": ranking.rows(), "refused": refused,
         }
     )  # fmt: skip
+    advice["answer"] = sentences(advice)
     if output is not None:
         from slotwise.reports.advice import write_page
 
@@ -245,8 +248,8 @@ def _curve(
     return points, next((one["pool_bytes"] for one in points if (one["share_per_gib"] or 0) < FLAT), None)
 
 
-def _by_layer(study: Study, ranking: Ranking, rows: tuple[int, ...], room: int) -> dict[str, Any] | None:
-    """Slots that differ by layer, divided by the hits of the steps that choose, against the same bytes evenly.
+def _by_layer(study: Study, ranking: Ranking, rows: tuple[int, ...]) -> dict[str, Any] | None:
+    """Slots that differ by layer, divided by the hits of the steps that choose, against as many bytes evenly.
 
     None without pools per layer, or without steps held out to judge on.
     """
@@ -255,12 +258,8 @@ def _by_layer(study: Study, ranking: Ranking, rows: tuple[int, ...], room: int) 
         return None
     first = int(ranking.parts.judged.argmax())
     sizes = sizes_of(study.trace.n_experts)
-    hits = layer_curves(
-        sizes,
-        lambda size: study.replay(f"{size} slots in each layer", even.ask.but(vram=None, slots=size, steps=first))
-        .by_layer["hits"],
-    )  # fmt: skip
-    slots = allocate(sizes, hits, rows, room)
+    hits = layer_curves(sizes, lambda size: study.hits(even.ask.but(vram=None, slots=size, steps=first)))
+    slots = allocate(sizes, hits, rows, even.result.options["capacity_bytes"])
     ask = even.ask.but(vram=None, slots=tuple(slots))
     price = ranking.judged(price_of(study.replay("slots by layer", ask, overlap=even.overlap)))
     ratio, interval = price.compared(ranking.judged(even.price))

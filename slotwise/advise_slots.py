@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-POINTS = 17  # sizes at which a layer's hits are counted; between them a straight line stands
+POINTS = 33  # sizes at which a layer's hits are counted; between them a straight line stands
 
 
 def sizes_of(n_experts: int) -> list[int]:

@@ -69,6 +69,13 @@ class Study:
             return replace(result, price=self.fit.priced(price_of(result)))
         return result
 
+    def hits(self, ask: Options) -> list[int]:
+        """Hits of each layer, unpriced."""
+        if self.progress:
+            self.progress(self.done, max(self.total, self.done + 1), f"{ask.slots} slots in each layer")
+        self.done += 1
+        return replay_run(self.trace, ask).by_layer["hits"]
+
     def candidates(
         self, policies: Iterable[str], widths: Iterable[int], scopes: Iterable[str], overlaps: Iterable[str],
         given: dict[str, Any],

@@ -37,6 +37,7 @@ def _run(found: dict[str, Any]) -> list[str]:
     parts = "".join(f", {'with' if found[name] else 'no'} {name}" for name in ("gate", "guard"))
     low, high = found["hit_rate_interval"] or (None, None)
     between = "" if low is None else f" ({100 * low:.1f} to {100 * high:.1f})"
+    label = f"{found['label']}, by your anchors" if found["anchors"] else found["label"]
     verify = f" of {found['verify_tokens']} tokens" if found["verify_tokens"] > 1 else ""
     held = [
         f"{one['times']:.2f}{_between(one['times_interval'])} times {WORDS[name]}, {rate(one)}"
@@ -44,7 +45,7 @@ def _run(found: dict[str, Any]) -> list[str]:
     ]
     return [
         f"Run {found['policy']}{parts}: {pools(found)}, width {found['width']}, overlap {found['overlap']}. "
-        f"{found['label']}: {rate(found)} tokens/s of {found['phase']} steps{verify}, hit rate "
+        f"{label}: {rate(found)} tokens/s of {found['phase']} steps{verify}, hit rate "
         f"{100 * found['hit_rate']:.1f} %{between}.",
         f"Against it, in tokens/s: {'; '.join(held)}.",
         f"Memory: {found['sum']}, {found['pool_bytes'] / GIB:.2f} of it for experts.",

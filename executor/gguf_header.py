@@ -47,8 +47,10 @@ class GgufHeader:
         """The same; raises BadExecutor naming the key where it is missing."""
         found = self.get(name)
         if found is None:
-            raise BadExecutor(f"{self.path}: the header has no key {self.architecture}.{name}, so the context's bytes "
-                              "are not known; give context_bytes in place of ctx")  # fmt: skip
+            raise BadExecutor(
+                f"{self.path}: the header has no key {self.architecture}.{name}, so the context's bytes are not known; "
+                "give context_bytes in place of ctx"
+            )
         return found
 
 
@@ -60,8 +62,10 @@ def read_header(path: str | Path) -> GgufHeader:
     if shards > 1:
         named = _SHARD.search(path.name)
         if not named or int(named[2]) != shards:
-            raise BadExecutor(f"{path}: it is one of {shards} shards, and its name does not end in -00001-of-{shards:05}"
-                              ".gguf, so the others are not found")  # fmt: skip
+            raise BadExecutor(
+                f"{path}: it is one of {shards} shards, and its name does not end in -00001-of-{shards:05}.gguf, so "
+                "the others are not found"
+            )
         parts = [_one(path.with_name(f"{path.name[: named.start()]}-{i:05}-of-{shards:05}.gguf"))
                  for i in range(1, shards + 1)]  # fmt: skip
         keys = parts[0][0]
@@ -107,8 +111,8 @@ def _stored(path: Path, name: str, kind: int) -> tuple[str, tuple[int, int]]:
     try:
         found = GGMLQuantizationType(kind)
     except ValueError:
-        raise BadExecutor(f"{path}: {name} has dtype {kind}, which this version of the package gguf does not know") \
-            from None  # fmt: skip
+        said = f"{path}: {name} has dtype {kind}, which this version of the package gguf does not know; upgrade it"
+        raise BadExecutor(said) from None
     return found.name, GGML_QUANT_SIZES[found]
 
 
@@ -129,8 +133,8 @@ class _Reader:
     def counted(self, n: int, least: int) -> int:
         """A count that the header gives, of things of at least so many bytes: there must be room for them."""
         if n * least > self._size - self._file.tell():
-            raise BadExecutor(f"{self.path}: damaged or truncated GGUF header: {n} items at byte {self._file.tell()} of "
-                              f"{self._size}")  # fmt: skip
+            where = f"at byte {self._file.tell()} of {self._size}"
+            raise BadExecutor(f"{self.path}: damaged or truncated GGUF header: {n} items {where}")
         return n
 
     def bytes(self, n: int) -> bytes:

@@ -29,8 +29,9 @@ def expert_rows(header: GgufHeader) -> tuple[list[int], list[int], int]:
             rows[int(found[1])] = rows.get(int(found[1]), 0) + tensor.n_bytes
             counts.add(tensor.shape[-1])
     if len(counts) != 1:
-        what = f"layers of {', '.join(map(str, sorted(counts)))} experts" if counts else \
-            "no tensor named like blk.0.ffn_gate_exps.weight"  # fmt: skip
+        what = "no tensor named like blk.0.ffn_gate_exps.weight"
+        if counts:
+            what = f"layers of {', '.join(map(str, sorted(counts)))} experts"
         raise BadExecutor(f"{header.path}: {what}; needed is a Mixture-of-Experts model with as many in each layer")
     n_experts = counts.pop()
     layers = sorted(rows)
@@ -62,8 +63,10 @@ def context_bytes(header: GgufHeader, n_ctx: int, kv_type: str = "f16") -> int:
         raise BadExecutor(f"kv_type={kv_type!r}: it is one of {', '.join(KV_TYPES)}")
     for key in ("attention.indexer.key_length", "attention.indexer.head_count", "kda.head_dim", "wkv.head_size"):
         if header.get(key) is not None:
-            raise BadExecutor(f"{header.path}: {header.architecture} keeps more than keys and values ({key}), which is "
-                              "not counted here; give context_bytes in place of ctx")  # fmt: skip
+            raise BadExecutor(
+                f"{header.path}: {header.architecture} keeps more than keys and values ({key}), which is not counted "
+                "here; give context_bytes in place of ctx"
+            )
     parts = _parts(header)
     total = 0
     for layer in range(_blocks(header)):
@@ -82,8 +85,10 @@ def context_bytes(header: GgufHeader, n_ctx: int, kv_type: str = "f16") -> int:
         if any(name.startswith("shortconv.") for name in has):
             total += 4 * header.need("embedding_length") * (header.need("shortconv.l_cache") - 1)
     if not total:
-        raise BadExecutor(f"{header.path}: no layer of {header.architecture} has tensors of a known kind of attention; "
-                          "give context_bytes in place of ctx")  # fmt: skip
+        raise BadExecutor(
+            f"{header.path}: no layer of {header.architecture} has tensors of a known kind of attention; give "
+            "context_bytes in place of ctx"
+        )
     return total
 
 

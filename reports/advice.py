@@ -176,10 +176,10 @@ def _curve(advice: Advice, subject: Any) -> Picture:
     known = [one["tokens_per_s_interval"] for one in points]
     if all(known):
         axes.fill_between(at, *zip(*known, strict=True), color=LIGHT["c0"], alpha=0.15, linewidth=0)
-    lines = [{"color": LIGHT["c0"], "marker": "o"}]
+    lines: list[dict[str, Any]] = [{"color": LIGHT["c0"], "marker": "o"}]
     axes.plot(at, [one["tokens_per_s"] for one in points], **lines[0])
     for (name, one), dash in zip(advice["against"].items(), ((1, 1.5), (5, 2), (4, 1.5, 1, 1.5)), strict=False):
-        look = {"color": LIGHT["ink" if name == "bound" else "grey3"], "linestyle": (0, dash)}
+        look: dict[str, Any] = {"color": LIGHT["ink" if name == "bound" else "grey3"], "linestyle": (0, dash)}
         here = advice["pool_bytes"] / GIB
         if name == "bound":  # known at the size that was asked for alone
             look |= {"marker": "D", "linestyle": "none"}
@@ -189,7 +189,7 @@ def _curve(advice: Advice, subject: Any) -> Picture:
         lines.append(look)
     axes.axvline(advice["pool_bytes"] / GIB, color=LIGHT["grey2"], linewidth=1, linestyle=(0, (1, 2)))
     axes.set_xlim(0, None)
-    axes.set_ylim(0, None)
+    axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
     axes.set_xlabel("GiB of the pools, all layers together")
     axes.set_ylabel("tokens/s")
     panel.legend([Line2D([], [], label=short(text), **look) for text, look in zip(legend, lines, strict=True)])

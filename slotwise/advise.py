@@ -58,7 +58,7 @@ def advise(
 ) -> dict[str, Any]:
     """The policy, scope, width and overlap of most tokens per second in `vram` bytes, by prices of this trace.
 
-    They are chosen on the first part of the trace, and every speed that is told is of the rest, where it is long enough.
+    They are chosen on the first part of the trace, and every speed told is of the rest, where it is long enough.
 
     vram: what is free, such as "8GiB": for experts alone, or with gguf for the whole model. From it go headroom,
     context_bytes, and with gguf (the model's file, of which only the header is read) its dense weights, the context of
@@ -83,7 +83,9 @@ def advise(
     )  # fmt: skip
     if memory.rows:
         if options.get("row_bytes") is not None:
-            raise BadOption(f"row_bytes={options['row_bytes']}: the header of gguf says how large rows are; leave it out")
+            raise BadOption(
+                f"row_bytes={options['row_bytes']}: the header of gguf says how large rows are; leave it out"
+            )
         opened = opened.with_row_bytes(memory.rows)
     rows = Options.of(slots=0, phase=phase, **options).rows_of(opened)
     if rows is None:
@@ -147,11 +149,14 @@ def _headline(
             "layer): what a token needs pushes out what the next one needs"
         )
     if ranking.parts.by is None:
-        warnings.append("the trace is too short to hold a part of it out: the answer was chosen on the steps it is for, "
-                        "so it looks a little better than it is")  # fmt: skip
+        warnings.append(
+            "the trace is too short to hold a part of it out: the answer was chosen on the steps that it is for, so it "
+            "looks a little better than it is"
+        )
     if best.ask.verify_tokens > 1:
-        warnings.append("verify steps hold the tokens that follow in the trace in place of rejected ones, which is "
-                        "optimistic")  # fmt: skip
+        warnings.append(
+            "verify steps hold the tokens that follow in the trace in place of rejected ones, which is optimistic"
+        )
     each = min(study.trace.n_experts, room // sum(rows))
     return {
         "label": price.label, "machine": study.machine.name, "trace": study.trace.name,

@@ -1,14 +1,15 @@
-"""The configurations that advice is chosen from: each priced once, chosen on one part of the trace, judged on another."""
+"""The configurations that advice is chosen from: each priced once, chosen on one part, judged on another."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 from slotwise.policies.errors import BadPolicy
-from slotwise.replay.errors import BadOption
+from slotwise.replay.errors import BadOption, ReplayWarning
 from slotwise.replay.machine import Machine
 from slotwise.replay.options import Options
 from slotwise.replay.price import Price
@@ -64,7 +65,9 @@ class Study:
             self.progress(self.done, max(self.total, self.done + 1), what)
         self.done += 1
         pricing = Pricing(self.machine, overlap=overlap, dense_us=self.dense_us, bounds=bounds)
-        result = replay_run(self.trace, ask, pricing=pricing)
+        with warnings.catch_warnings():  # the answer itself warns of pools below a token cycle, once
+            warnings.filterwarnings("ignore", "the global pool", ReplayWarning)
+            result = replay_run(self.trace, ask, pricing=pricing)
         if self.fit and not by_machine:
             return replace(result, price=self.fit.priced(price_of(result)))
         return result

@@ -35,18 +35,18 @@ def pools(one: dict[str, Any]) -> str:
 
 def _run(found: dict[str, Any]) -> list[str]:
     parts = "".join(f", {'with' if found[name] else 'no'} {name}" for name in ("gate", "guard"))
-    low, high = found["hit_rate_interval"] or (None, None)
-    between = "" if low is None else f" ({100 * low:.1f} to {100 * high:.1f})"
+    hits = found["hit_rate_interval"]
+    between = f" ({100 * hits[0]:.1f} to {100 * hits[1]:.1f})" if hits else ""
     label = f"{found['label']}, by your anchors" if found["anchors"] else found["label"]
     verify = f" of {found['verify_tokens']} tokens" if found["verify_tokens"] > 1 else ""
     held = [
         f"{one['times']:.2f}{_between(one['times_interval'])} times {WORDS[name]}, {rate(one)}"
         for name, one in found["against"].items()
     ]
+    what = f"{pools(found)}, width {found['width']}, overlap {found['overlap']}"
+    speed = f"{label}: {rate(found)} tokens/s of {found['phase']} steps{verify}"
     return [
-        f"Run {found['policy']}{parts}: {pools(found)}, width {found['width']}, overlap {found['overlap']}. "
-        f"{label}: {rate(found)} tokens/s of {found['phase']} steps{verify}, hit rate "
-        f"{100 * found['hit_rate']:.1f} %{between}.",
+        f"Run {found['policy']}{parts}: {what}. {speed}, hit rate {100 * found['hit_rate']:.1f} %{between}.",
         f"Against it, in tokens/s: {'; '.join(held)}.",
         f"Memory: {found['sum']}, {found['pool_bytes'] / GIB:.2f} of it for experts.",
     ]
@@ -102,10 +102,9 @@ def _beside(found: dict[str, Any]) -> list[str]:
 def _ground(found: dict[str, Any]) -> list[str]:
     held, fit = found["held_out"], found["anchors"]
     where = {"request": "other requests", "step": "the steps after them", None: "the same ones"}[held["by"]]
-    out = [
-        f"Chosen among {len(found['candidates'])} on {held['chosen_steps']:,} steps, judged on {held['judged_steps']:,}: "
-        f"{where}. Intervals are of 95 %, for another sample of this workload."
-    ]
+    chosen = f"Chosen among {len(found['candidates'])} on {held['chosen_steps']:,} steps"
+    judged = f"judged on {held['judged_steps']:,}: {where}"
+    out = [f"{chosen}, {judged}. Intervals are of 95 %, for another sample of this workload."]
     if fit:
         worst = max(abs(one["by_line"] / one["tokens_per_s"] - 1) for one in fit["points"])
         off = f"; the line is off by up to {100 * worst:.1f} % at them" if len(fit["points"]) > 2 else ""

@@ -29,7 +29,9 @@ class Anchor:
             return given
         found = re.fullmatch(r"\s*slots\s*=\s*(\d{1,9})\s*,\s*tps\s*=\s*(\d+(?:\.\d+)?|\.\d+)\s*", str(given))
         if not found or not float(found[2]):
-            raise BadOption(f"anchor {given!r}: write slots per layer and tokens per second, such as slots=124,tps=51.3")
+            raise BadOption(
+                f"anchor {given!r}: write slots per layer and tokens per second, such as slots=124,tps=51.3"
+            )
         return cls(int(found[1]), float(found[2]))
 
 

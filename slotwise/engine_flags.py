@@ -25,7 +25,7 @@ _CACHE = "https://github.com/thecodacus/llama.cpp/pull/5"
 _ASYNC = "https://github.com/thecodacus/llama.cpp/pull/9"
 FLAGS = (
     Flag("llama.cpp fork thecodacus (perf)", "--moe-cache-slots {slots}",
-         "experts of each layer in VRAM, chosen once by --moe-cache-profile and kept; whether they fit is all or nothing",
+         "experts of each layer in VRAM, chosen once by --moe-cache-profile and kept; all of them fit, or none",
          "thecodacus/llama.cpp pull request 5", _CACHE),
     Flag("llama.cpp fork thecodacus (perf)", "--sched-async-cpu",
          "the CPU's experts beside the GPU's: on by default, so this only says it (llama-bench: --sched-async-cpu 1)",
@@ -40,10 +40,10 @@ FLAGS = (
          "ddvnguyen/llama.cpp, its docs/moe-lookahead-design.md and pull request 127",
          "https://github.com/ddvnguyen/llama.cpp/pull/127", "ahead"),
     Flag("llama.cpp pull request csantiago78", "--moe-expert-cache {slots}",
-         "slots of each layer whose experts are on the host, lru; --moe-expert-cache-inserts caps uploads a layer and step",
+         "slots of each layer on the host, lru; --moe-expert-cache-inserts caps uploads a layer and step",
          "ggml-org/llama.cpp pull request 27861 (open)", "https://github.com/ggml-org/llama.cpp/pull/27861"),
     Flag("llama.cpp", "--moe-cache-mib {mib}",
-         "one lru cache of so many MiB for all layers; misses are uploaded before they are computed; steps up to 32 tokens",
+         "one lru cache of so many MiB for all layers; misses are uploaded first; steps of up to 32 tokens",
          "ggml-org/llama.cpp pull request 29887", "https://github.com/ggml-org/llama.cpp/pull/29887"),
     Flag("vLLM", "--moe-expert-cache-size {slots}", "experts of each layer on the GPU, lfru; misses are uploaded",
          "vllm-project/vllm pull request 37190 (open)", "https://github.com/vllm-project/vllm/pull/37190"),

@@ -128,7 +128,7 @@ def _slides(header: GgufHeader, layer: int) -> bool:
         return False
     pattern = header.get("attention.sliding_window_pattern", PERIODS.get(header.architecture))
     if pattern is None:
-        header.need("attention.sliding_window_pattern")
+        pattern = header.need("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         return bool(pattern[layer])
     return pattern > 0 and layer % pattern < pattern - 1

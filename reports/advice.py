@@ -175,7 +175,8 @@ def _curve(advice: Advice, subject: Any) -> Picture:
     at = [one["pool_bytes"] / GIB for one in points]
     known = [one["tokens_per_s_interval"] for one in points]
     if all(known):
-        axes.fill_between(at, *zip(*known, strict=True), color=LIGHT["c0"], alpha=0.15, linewidth=0)
+        low, high = zip(*known, strict=True)
+        axes.fill_between(at, low, high, color=LIGHT["c0"], alpha=0.15, linewidth=0)
     lines: list[dict[str, Any]] = [{"color": LIGHT["c0"], "marker": "o"}]
     axes.plot(at, [one["tokens_per_s"] for one in points], **lines[0])
     for (name, one), dash in zip(advice["against"].items(), ((1, 1.5), (5, 2), (4, 1.5, 1, 1.5)), strict=False):

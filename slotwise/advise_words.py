@@ -43,11 +43,12 @@ def _run(found: dict[str, Any]) -> list[str]:
         f"{one['times']:.2f}{_between(one['times_interval'])} times {WORDS[name]}, {rate(one)}"
         for name, one in found["against"].items()
     ]
+    unknown = "" if "bound" in found["against"] else "; the bound is not known where rows of unequal size share a pool"
     what = f"{pools(found)}, width {found['width']}, overlap {found['overlap']}"
     speed = f"{label}: {rate(found)} tokens/s of {found['phase']} steps{verify}"
     return [
         f"Run {found['policy']}{parts}: {what}. {speed}, hit rate {100 * found['hit_rate']:.1f} %{between}.",
-        f"Against it, in tokens/s: {'; '.join(held)}.",
+        f"Against it, in tokens/s: {'; '.join(held)}{unknown}.",
         f"Memory: {found['sum']}, {found['pool_bytes'] / GIB:.2f} of it for experts.",
     ]
 
@@ -94,7 +95,7 @@ def _beside(found: dict[str, Any]) -> list[str]:
         span = f"{min(layers['slots'])} to {max(layers['slots'])}"
         out.append(
             f"Slots that differ by layer ({span}, of {layers['policy']}) {'pay' if layers['pays'] else 'do not pay'}: "
-            f"{figure(layers['gain'], layers['gain_interval'], 3)} times the same bytes in equal slots."
+            f"{figure(layers['gain'], layers['gain_interval'], 3)} times the same bytes evenly, {rate(layers)}."
         )
     return out
 

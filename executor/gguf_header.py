@@ -43,22 +43,29 @@ class GgufHeader:
         """A key of the architecture, such as `block_count`."""
         return self.keys.get(f"{self.architecture}.{name}", default)
 
-    def need(self, name: str) -> Any:
-        """The same; raises BadExecutor naming the key where it is missing."""
-        found = self.get(name)
-        if found is None:
+    def number(self, name: str, layer: int = 0, default: int | None = None) -> int:
+        """A key of the architecture that counts something, of one layer where it is a list of them.
+
+        Raises BadExecutor naming the key where it is missing and has no default, or does not count.
+        """
+        found = self.get(name, default)
+        if isinstance(found, list):
+            found = found[layer] if layer < len(found) else None
+        if not isinstance(found, int):
             raise BadExecutor(
-                f"{self.path}: the header has no key {self.architecture}.{name}, so the context's bytes are not known; "
-                "give context_bytes in place of ctx"
+                f"{self.path}: the header has no key {self.architecture}.{name} that counts, so what lies in VRAM is "
+                "not known; give context_bytes in place of ctx"
             )
-        return found
+        return int(found)
 
 
 def read_header(path: str | Path) -> GgufHeader:
     """Reads the header of a file, and of all its shards where it is one of several. Raises BadExecutor."""
     path = Path(path)
     keys, tensors = _one(path)
-    shards = int(keys.get("split.count", 1))
+    shards = keys.get("split.count", 1)
+    if not isinstance(shards, int) or shards > 99_999:
+        raise BadExecutor(f"{path}: split.count is {shards!r}, no number of shards")
     if shards > 1:
         named = _SHARD.search(path.name)
         if not named or int(named[2]) != shards:
@@ -155,6 +162,8 @@ class _Reader:
         if kind != _ARRAY:
             raise BadExecutor(f"{self.path}: a key of type {kind}: GGUF has none of this number")
         inner, n = self.scalar("<I"), self.scalar("<Q")
+        if inner == _ARRAY:
+            raise BadExecutor(f"{self.path}: a key holds an array of arrays, which no model needs")
         if inner in _SCALARS and n > MOST_KEPT:
             self.bytes(n * struct.calcsize(_SCALARS[inner]))
             return None

@@ -7,7 +7,6 @@ slides, the compressed key of MLA, and the state of recurrent layers. What a hea
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from .errors import BadExecutor
 from .gguf_header import GgufHeader, element_bytes
@@ -74,7 +73,7 @@ def context_bytes(header: GgufHeader, n_ctx: int, kv_type: str = "f16") -> int:
         recurrent = any(name.startswith("ssm_") for name in has)
         latent = "attn_kv_a_mqa.weight" in has and "attn_k_b.weight" in has
         if latent:
-            width = header.need("attention.kv_lora_rank") + header.need("rope.dimension_count")
+            width = header.number("attention.kv_lora_rank") + header.number("rope.dimension_count")
             total += _cells(header, layer, n_ctx) * element_bytes(kv_type, width)
         elif "attn_k.weight" in has or "attn_kv_a_mqa.weight" in has or ("attn_qkv.weight" in has and not recurrent):
             total += _cells(header, layer, n_ctx) * sum(
@@ -83,7 +82,7 @@ def context_bytes(header: GgufHeader, n_ctx: int, kv_type: str = "f16") -> int:
         if recurrent:
             total += 4 * _state(header)
         if any(name.startswith("shortconv.") for name in has):
-            total += 4 * header.need("embedding_length") * (header.need("shortconv.l_cache") - 1)
+            total += 4 * header.number("embedding_length") * (header.number("shortconv.l_cache") - 1)
     if not total:
         raise BadExecutor(
             f"{header.path}: no layer of {header.architecture} has tensors of a known kind of attention; give "
@@ -104,46 +103,37 @@ def _parts(header: GgufHeader) -> dict[int, set[str]]:
 
 def _blocks(header: GgufHeader) -> int:
     """Layers without those for multi-token prediction."""
-    return int(header.need("block_count")) - int(header.get("nextn_predict_layers", 0))
-
-
-def _of_layer(value: Any, layer: int) -> Any:
-    return value[layer] if isinstance(value, list) else value
+    return header.number("block_count") - header.number("nextn_predict_layers", default=0)
 
 
 def _widths(header: GgufHeader, layer: int) -> tuple[int, int]:
     """Elements of a token's keys and values."""
-    heads = _of_layer(header.need("attention.head_count"), layer)
-    kv_heads = _of_layer(header.get("attention.head_count_kv", heads), layer)
+    heads = header.number("attention.head_count", layer)
+    kv_heads = header.number("attention.head_count_kv", layer, default=heads)
     sliding = "_swa" if _slides(header, layer) and header.get("attention.key_length_swa") is not None else ""
-    each = []
-    for name in ("key_length", "value_length"):
-        length = header.get(f"attention.{name}{sliding}")
-        each.append(int(header.need("embedding_length")) // heads if length is None else int(length))
-    return kv_heads * each[0], kv_heads * each[1]
+    usual = header.number("embedding_length") // heads if heads else None
+    key, value = (header.number(f"attention.{name}{sliding}", layer, usual) for name in ("key_length", "value_length"))
+    return kv_heads * key, kv_heads * value
 
 
 def _slides(header: GgufHeader, layer: int) -> bool:
-    if not header.get("attention.sliding_window"):
+    name = "attention.sliding_window_pattern"
+    if not header.number("attention.sliding_window", layer, default=0):
         return False
-    pattern = header.get("attention.sliding_window_pattern", PERIODS.get(header.architecture))
-    if pattern is None:
-        pattern = header.need("attention.sliding_window_pattern")
-    if isinstance(pattern, list):
-        return bool(pattern[layer])
-    return pattern > 0 and layer % pattern < pattern - 1
+    pattern = header.number(name, layer, default=PERIODS.get(header.architecture))
+    return bool(pattern) if isinstance(header.get(name), list) else layer % max(1, pattern) < pattern - 1
 
 
 def _cells(header: GgufHeader, layer: int, n_ctx: int) -> int:
     """Tokens that a layer keeps."""
     if not _slides(header, layer):
         return n_ctx
-    window = int(header.need("attention.sliding_window")) + UBATCH
+    window = header.number("attention.sliding_window", layer) + UBATCH
     return min(n_ctx, -(-window // PAD) * PAD)
 
 
 def _state(header: GgufHeader) -> int:
     """Elements (float32) of a recurrent layer's state: the convolution's, and the state proper."""
-    inner, size = int(header.need("ssm.inner_size")), int(header.need("ssm.state_size"))
-    groups = int(header.get("ssm.group_count", 0))
-    return (int(header.need("ssm.conv_kernel")) - 1) * (inner + 2 * groups * size) + size * inner
+    inner, size = header.number("ssm.inner_size"), header.number("ssm.state_size")
+    groups = header.number("ssm.group_count", default=0)
+    return (header.number("ssm.conv_kernel") - 1) * (inner + 2 * groups * size) + size * inner

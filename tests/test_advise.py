@@ -113,6 +113,21 @@ def test_where_nobody_tried_look_ahead_it_is_asked_what_it_could_bring(machine):
     assert {one["width"] for one in found["candidates"]} == {0}
 
 
+def test_rows_of_unequal_size_have_no_bound_in_one_pool_and_still_an_answer(machine):
+    trace = slotwise.open_trace("sample").with_row_bytes([ROW if layer % 3 else ROW // 2 for layer in range(24)])
+    asked = {"steps": 200, "headroom": 0, "policies": ["lru"], "widths": [0], "overlaps": ["on"]}
+    found = slotwise.advise(trace, machine, "6GiB", scopes=["global"], **asked)
+    assert found["slots"] is None
+    assert "as many rows as fit in one pool of all layers" in found["answer"][0]
+    assert set(found["against"]) == {"all_cpu", "no_cache"}
+    assert "rows of unequal size" in found["refused"]["the bound opt"]
+    layered = slotwise.advise(trace, machine, "6GiB", scopes=["layer"], **asked)
+    slots, row_bytes = layered["by_layer"]["slots"], layered["row_bytes"]
+    granted = sum(n * row for n, row in zip(layered["slots_by_layer"], row_bytes, strict=True))
+    assert sum(n * row for n, row in zip(slots, row_bytes, strict=True)) <= granted <= 6 * GIB
+    assert "bound" in layered["against"]
+
+
 def test_anchors_set_the_seconds_and_leave_the_machine_its_look_ahead(machine):
     anchors = ["slots=0,tps=40", "slots=64,tps=60"]
     found = slotwise.advise("sample", machine, "8GiB", anchors=anchors, **ASKED)

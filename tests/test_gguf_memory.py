@@ -21,6 +21,8 @@ def write(path, keys, layers, arch="qwen3moe", output=True, only=None):
         key = name if "." in name and name.startswith("split") else f"{arch}.{name}"
         if isinstance(value, list):
             writer.add_array(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
         elif key.startswith("split"):
             writer.add_uint16(key, value)
         else:
@@ -83,6 +85,15 @@ def test_heads_by_layer_count_by_layer(tmp_path):
     assert context_bytes(header, 10) == 10 * (1 + 3) * 2 * 16 * 2
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("block_count", "two"), ("attention.head_count_kv", [2]), ("attention.head_count", "4")]
+)
+def test_keys_that_do_not_count_are_named(tmp_path, key, value):
+    header = read_header(write(tmp_path / "m.gguf", KEYS | {key: value}, [QKV | EXPERTS] * 2))
+    with pytest.raises(BadExecutor, match=f"no key qwen3moe.{key} that counts"):
+        context_bytes(header, 10)
+
+
 def test_layers_that_slide_keep_a_window(tmp_path):
     four = KEYS | {"block_count": 4, "attention.sliding_window": 128}
     told = four | {"attention.sliding_window_pattern": [True, True, True, False]}
@@ -93,7 +104,7 @@ def test_layers_that_slide_keep_a_window(tmp_path):
     header = read_header(write(tmp_path / "n.gguf", four, [QKV | EXPERTS] * 4, arch="gpt-oss"))
     assert context_bytes(header, 10_000) == (2 * 768 + 2 * 10_000) * token  # every other layer, as llama.cpp has it
     header = read_header(write(tmp_path / "o.gguf", four, [QKV | EXPERTS] * 4))
-    with pytest.raises(BadExecutor, match=r"no key qwen3moe.attention.sliding_window_pattern.*give context_bytes"):
+    with pytest.raises(BadExecutor, match=r"no key qwen3moe\.attention\.sliding_window_pattern .*give context_bytes"):
         context_bytes(header, 10_000)
 
 

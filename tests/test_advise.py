@@ -28,6 +28,7 @@ def price(machine, policy, **options):
     return slotwise.replay("sample", policy, machine=machine, **asked).price
 
 
+@pytest.mark.once
 def test_the_answer_is_chosen_on_the_first_part_and_told_of_the_rest(machine, advice):
     tried = {(one["policy"], one["width"], one["scope"], one["overlap"]) for one in advice["candidates"]}
     assert tried == {(p, w, s, o) for p in ("lru", "lru+gate") for w in (0, 4) for s in ("layer", "global")
@@ -83,6 +84,7 @@ def test_the_curve_ends_where_all_experts_fit_and_a_further_gib_is_its_slope(adv
     assert next(one for one in curve if one["pool_bytes"] == 8 * GIB)["tokens_per_s"] == advice["tokens_per_s"]
 
 
+@pytest.mark.once
 def test_slots_that_differ_by_layer_take_the_same_bytes_and_are_judged_on_steps_that_divided_nothing(machine, advice):
     found = advice["by_layer"]
     assert sum(found["slots"]) <= 24 * advice["layer_slots"]
@@ -113,6 +115,7 @@ def test_where_nobody_tried_look_ahead_it_is_asked_what_it_could_bring(machine):
     assert {one["width"] for one in found["candidates"]} == {0}
 
 
+@pytest.mark.once
 def test_rows_of_unequal_size_have_no_bound_in_one_pool_and_still_an_answer(machine):
     trace = slotwise.open_trace("sample").with_row_bytes([ROW if layer % 3 else ROW // 2 for layer in range(24)])
     asked = {"steps": 200, "headroom": 0, "policies": ["lru"], "widths": [0], "overlaps": ["on"]}

@@ -14,6 +14,7 @@ from .gguf_header import GgufHeader, element_bytes
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")  # of llama.cpp's --cache-type-k
 UBATCH, PAD = 512, 256  # llama.cpp's default micro-batch, by which a window's cells grow, and what they are padded to
 PERIODS = {"gpt-oss": 2}  # architectures whose sliding layers llama.cpp knows by itself: all but each Nth
+_BEYOND = ("attention.indexer.key_length", "attention.indexer.head_count", "kda.head_dim", "wkv.head_size")
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down|gate_up)_exps\.(weight|bias)")
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
@@ -60,13 +61,14 @@ def context_bytes(header: GgufHeader, n_ctx: int, kv_type: str = "f16") -> int:
     """Bytes of the context of one sequence of n_ctx tokens, keys and values stored as kv_type. Raises BadExecutor."""
     if kv_type not in KV_TYPES:
         raise BadExecutor(f"kv_type={kv_type!r}: it is one of {', '.join(KV_TYPES)}")
-    for key in ("attention.indexer.key_length", "attention.indexer.head_count", "kda.head_dim", "wkv.head_size"):
-        if header.get(key) is not None:
-            raise BadExecutor(
-                f"{header.path}: {header.architecture} keeps more than keys and values ({key}), which is not counted "
-                "here; give context_bytes in place of ctx"
-            )
     parts = _parts(header)
+    told = [key for key in _BEYOND if header.get(key) is not None]
+    told += [name for has in parts.values() for name in has if re.search("indexer|compress", name)]
+    if told:
+        raise BadExecutor(
+            f"{header.path}: {header.architecture} keeps more than keys and values ({min(told)}), which is not counted "
+            "here; give context_bytes in place of ctx"
+        )
     total = 0
     for layer in range(_blocks(header)):
         has = parts.get(layer, set())

@@ -143,6 +143,13 @@ def test_what_keeps_more_than_is_counted_is_refused(tmp_path, key):
         context_bytes(header, 10)
 
 
+def test_a_kind_of_attention_that_only_its_tensors_tell_is_refused_too(tmp_path):
+    layer = QKV | EXPERTS | {"attn_compressor_k.weight": (8, 64)}
+    header = read_header(write(tmp_path / "m.gguf", KEYS, [layer] * 2, arch="deepseek4"))
+    with pytest.raises(BadExecutor, match=r"deepseek4 keeps more than keys and values .attn_compressor_k\.weight"):
+        context_bytes(header, 10)
+
+
 def test_layers_for_multi_token_prediction_are_left_out(tmp_path):
     keys = KEYS | {"block_count": 3, "nextn_predict_layers": 1}
     header = read_header(write(tmp_path / "m.gguf", keys, [QKV | EXPERTS] * 3))

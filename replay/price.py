@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -53,6 +53,12 @@ class Price:
     def _total(self, *names: str) -> float:
         phases = [0, 1] if self.phase == "all" else [PHASES.index(self.phase)]
         return float(sum(self.totals[phases, getattr(price_link, name)].sum() for name in names))
+
+    def only(self, steps: np.ndarray) -> Price:
+        """Of these steps (bool [steps]) alone: speeds, intervals and comparisons. Causes and busy shares become nan,
+        since they are summed over the run, and the runs beside it are left out."""
+        kept = {name: getattr(self, name)[steps] for name in self.__dataclass_fields__ if name.startswith("step_")}
+        return replace(self, totals=np.full_like(self.totals, math.nan), without=None, ceiling=None, **kept)
 
     # --- the headline ---
 

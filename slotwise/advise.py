@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,25 @@ from slotwise.policies.errors import BadPolicy
 from slotwise.replay.errors import BadOption
 from slotwise.replay.machine import Machine
 from slotwise.replay.options import Options
-from slotwise.replay.price import Price, plain
+from slotwise.replay.price import plain
 from slotwise.replay.pricing import Pricing
-from slotwise.replay.result import Result
-from slotwise.replay.run import run as replay_run
-from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace, open_trace
 
+from .advise_memory import Memory, as_rows, memory_of, told_short
+from .advise_parts import gained, speed, warm_up
+from .advise_slots import allocate, layer_curves, sizes_of
+from .advise_study import Candidate, Progress, Ranking, Study, price_of
+from .advise_words import sentences
+from .anchors import Anchor, fit_anchors
 from .callable_file import callable_as_its_function
+from .engine_flags import flags_for
 
 POLICIES = ("lru", "lfru", "lfru(half_life=16)", "lru+gate", "lfru+guard")
+SCOPES, OVERLAPS = ("layer", "global"), ("on", "off")
+WIDTH = 4  # tried beside 0 where somebody predicts
 GIB = 1 << 30
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)  # of the pools that fit: the curve around them
 FLAT = 0.01  # of tokens/s for a further GiB: less is not worth buying
-Progress = Callable[[int, int, str], None]
 
 
 def advise(
@@ -33,131 +38,240 @@ def advise(
     vram: int | str,
     *,
     headroom: int | str = "900MiB",
+    context_bytes: int | str | None = None,
+    gguf: str | Path | None = None,
+    ctx: int | None = None,
+    kv_type: str | None = None,
+    draft: str | Path | None = None,
+    anchors: Iterable[Anchor | str] = (),
+    anchor_policy: str = "lru",
     policies: Iterable[str] = POLICIES,
     widths: Iterable[int] | None = None,
+    scopes: Iterable[str] = SCOPES,
+    overlaps: Iterable[str] = OVERLAPS,
     dense_us: float = 0.0,
     phase: str = "decode",
+    output: str | Path | None = None,
+    force: bool = False,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """The policy and width of most tokens per second in `vram` bytes less `headroom`, by prices of this trace.
+    """The policy, scope, width and overlap of most tokens per second in `vram` bytes, by prices of this trace.
 
-    vram: what is free for experts once dense weights and the context have theirs, such as "8GiB". widths: by default
-    0, and 4 where the trace has predictions. The other keywords are those of `slotwise.replay`; `row_bytes` where the
-    trace does not say. progress: called with (prices done, prices in all, what).
-    Everything holds for our executor: another engine has another overhead. All candidates are tried on the trace that
-    the answer is for, so the best of many looks a little better than it is.
-    Raises BadTrace, BadPolicy or BadOption.
+    They are chosen on the first part of the trace, and every speed told is of the rest, where it is long enough.
+
+    vram: what is free, such as "8GiB": for experts alone, or with gguf for the whole model. From it go headroom,
+    context_bytes, and with gguf (the model's file, of which only the header is read) its dense weights, the context of
+    ctx tokens whose keys and values are kv_type (default f16), and the model of draft with its own.
+    anchors: at least two speeds of the user's engine, such as "slots=124,tps=51.3" (slots in each layer, decode), from
+    which come the seconds of a step and of a miss; anchor_policy is what that engine runs. Then candidates differ by
+    their misses alone, and widths are 0 unless given. Without anchors everything holds for our executor.
+    widths: by default 0, and 4 where there are predictions. output: also write a page there; an existing file is
+    replaced only with force. The other keywords are those of `slotwise.replay`; `row_bytes` where the trace does not
+    say. progress: called with (prices done, prices in all, what).
+    Raises BadTrace, BadPolicy, BadOption, BadExecutor (of a GGUF file) or BadResult (of the page).
     """
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    room = parse_bytes(vram) - parse_bytes(headroom)
-    given = Options.of(slots=0, phase=phase, **options)
-    rows = given.rows_of(opened)
+    if "scope" in options:
+        raise BadOption(f"scope={options['scope']!r}: several are tried; give scopes=({options['scope']!r},)")
+    if output is not None:
+        from slotwise.reports.advice import check_page
+
+        check_page(output, force=force)
+    memory = memory_of(
+        opened, vram, headroom, context=context_bytes, gguf=gguf, ctx=ctx, kv_type=kv_type, draft=draft
+    )  # fmt: skip
+    if memory.rows:
+        if options.get("row_bytes") is not None:
+            raise BadOption(
+                f"row_bytes={options['row_bytes']}: the header of gguf says how large rows are; leave it out"
+            )
+        opened = opened.with_row_bytes(memory.rows)
+    rows = Options.of(slots=0, phase=phase, **options).rows_of(opened)
     if rows is None:
-        raise BadOption("the trace does not record how large a row is; give row_bytes")
-    if room < sum(rows):
-        raise BadOption(
-            f"vram={vram} less headroom={headroom} leaves {max(0, room):,} bytes: a slot in each layer takes "
-            f"{sum(rows):,}"
-        )
-    pricing = Pricing(machine, dense_us=dense_us, bounds=False)
-    tried = sorted(set(widths if widths is not None else (0, min(4, opened.predicted_width))))
-    grid = [(policy, each) for policy in policies for each in tried]
-    most = opened.n_experts * sum(rows)
-    room = min(room, most)
-    sizes = sorted({min(max(int(room * share), sum(rows)), most) for share in SHARES})  # a slot a layer at least
-    done, total = 0, len(grid) + len(sizes) + 4
+        raise BadOption("the trace does not record how large a row is; give row_bytes, or gguf")
+    if memory.room < sum(rows):
+        raise BadOption(told_short(memory, sum(rows)))
+    room = min(memory.room, opened.n_experts * sum(rows))
+    study = Study(opened, Pricing(machine).known, dense_us, progress)
+    given = {"phase": phase, **options}
+    anchors = list(anchors)
+    if anchors:
+        if phase != "decode":
+            raise BadOption(f"phase={phase!r}: anchors are speeds of decode; leave them out, or price decode")
+        none = Options.of(policy=anchor_policy, slots=0, **given)
 
-    def price(what: str, ask: Options, bounds: bool = False) -> Result:
-        nonlocal done
-        if progress:
-            progress(done, total, what)
-        done += 1
-        of = Pricing(pricing.known, dense_us=dense_us, bounds=bounds)
-        return replay_run(opened, ask, pricing=of)
+        def at(slots: int):
+            if slots > opened.n_experts:
+                raise BadOption(f"anchor slots={slots}: slots in each layer, and one has {opened.n_experts} experts")
+            return price_of(study.replay(f"anchor, {slots} slots", none.but(slots=slots)))
 
-    found: list[tuple[str, int, Result]] = []
-    refused: dict[str, str] = {}
-    for policy, each in grid:
-        try:
-            ask = Options.of(policy=policy, vram=room, width=each, phase=phase, **options)
-            found.append((policy, each, price(f"{policy}, width {each}", ask)))
-        except BadPolicy as wrong:  # a guard has nothing to guard at width 0, and the like
-            refused[f"{policy}, width {each}"] = str(wrong)
-    if not found:
-        raise BadOption(f"no candidate can be priced: {next(iter(refused.values()), 'name policies and widths')}")
-    if not _of(found[0][2]).tokens:
-        raise BadOption(f"the trace has no {phase} steps: use phase all")
-    found.sort(key=lambda one: -_of(one[2]).tokens_per_s)
-    asks = [Options.of(policy=policy, vram=room, width=each, phase=phase, **options) for policy, each, _ in found]
-    ahead = next((price("look-ahead with its bounds", ask, bounds=True) for ask in asks if ask.width), None)
-    empty = {"policy": "lru", "slots": 0, "phase": phase, **options}
-    others = {
-        "all_cpu": price("all on the CPU", Options.of(**empty | {"miss": "cpu"})),
-        "no_cache": price("every row fetched", Options.of(**empty | {"miss": "fetch"})),
-        "bound": price("the bound opt", Options.of(policy="opt", vram=room, phase=phase, **options)),
-    }
-    curve = [(size, price(f"{size / GIB:.1f} GiB", asks[0].but(vram=size))) for size in sizes]
-    return plain(_advice(opened, rows, vram, headroom, room, pricing, found, refused, ahead, others, curve))
+        study.fit = fit_anchors(anchors, anchor_policy, at)
+        overlaps = ("on",)  # a line in misses knows no other
+    predicting = opened.predicted_width or options.get("predictor", "trace") not in ("trace", "none")
+    usual = (0,) if anchors or not predicting else (0, min(WIDTH, opened.predicted_width or WIDTH))
+    sizes = sorted({min(max(int(room * s), sum(rows)), opened.n_experts * sum(rows)) for s in SHARES})
+    study.total = len(sizes) + len(sizes_of(opened.n_experts)) + 5 + study.done
+    tried = sorted(set(usual if widths is None else widths))
+    found, refused = study.candidates(policies, tried, scopes, overlaps, {"vram": room, **given})
+    ranking = Ranking.of(found)
+    best = ranking.candidates[0]
+    against = _against(study, ranking, best, given, refused)
+    prefetch = _prefetch(study, ranking, best)
+    curve, flat = _curve(study, ranking, best, sizes)
+    advice = plain(
+        {
+            "format": "slotwise.advice", "version": 1,
+            **_headline(study, ranking, best, memory, room, rows),
+            "against": against, "prefetch": prefetch, "curve": curve, "flat_from_bytes": flat,
+            "by_layer": _by_layer(study, ranking, rows),
+            "candidates": ranking.rows(), "refused": refused,
+        }
+    )  # fmt: skip
+    advice["answer"] = sentences(advice)
+    if output is not None:
+        from slotwise.reports.advice import write_page
+
+        write_page(advice, output, force=force)
+    return advice
 
 
-def _advice(
-    trace: Trace, rows: tuple[int, ...], vram: int | str, headroom: int | str, room: int, pricing: Pricing,
-    found: list[tuple[str, int, Result]], refused: dict[str, str], ahead: Result | None, others: dict[str, Result],
-    curve: list[tuple[int, Result]],
-) -> dict[str, Any]:  # fmt: skip
-    """The answer as plain numbers."""
-    best = found[0][2]
-    price, slots = _of(best), best.options["slots"]
-    cycle = trace.top_k * sum(rows)
-    points = [
-        {"pool_bytes": size, "slots": one.options["slots"], **_speed(_of(one)), "per_gib": None, "share_per_gib": None}
-        for size, one in curve
-    ]
-    for here, after in pairwise(points):
-        gained = (after["tokens_per_s"] - here["tokens_per_s"]) / ((after["pool_bytes"] - here["pool_bytes"]) / GIB)
-        here |= {"per_gib": gained, "share_per_gib": gained / here["tokens_per_s"]}
-    flat = next((one["pool_bytes"] for one in points if (one["share_per_gib"] or 0) < FLAT), None)
+def _headline(
+    study: Study, ranking: Ranking, best: Candidate, memory: Memory, room: int, rows: tuple[int, ...]
+) -> dict[str, Any]:
+    """What to run, how fast that is, and what it stands on."""
+    price, spec, options = ranking.judged(best.price), best.ask.spec, best.result.options
+    cycle = study.trace.top_k * sum(rows)
     warnings = []
     if room < cycle:
         warnings.append(
-            f"the pools hold {room:,} bytes, less than a token cycle of {cycle:,} ({trace.top_k} rows in each layer): "
-            "what a token needs pushes out what the next one needs"
+            f"the pools hold {room:,} bytes, less than a token cycle of {cycle:,} ({study.trace.top_k} rows in each "
+            "layer): what a token needs pushes out what the next one needs"
         )
-    still = next((one for _, width, one in found if not width), None)
-    prefetch = None
-    if ahead and still:
-        ratio, interval = _of(ahead).compared(_of(still))
-        prefetch = {
-            "policy": ahead.options["policy"], "width": ahead.options["width"],
-            "gain": ratio, "gain_interval": interval,
-            "pays": ratio > 1 and interval is not None and interval[0] > 1,
-            "precision": _of(ahead).precision, "break_even_precision": _of(ahead).break_even_precision,
-            "ceiling": _speed(ceiling) if (ceiling := _of(ahead).ceiling) else None,
-        }  # fmt: skip
-    against = {}
-    for name, one in others.items():
-        ratio, interval = price.compared(_of(one))
-        against[name] = {**_speed(_of(one)), "times": ratio, "times_interval": interval}
+    if ranking.parts.by is None:
+        warnings.append(
+            "the trace is too short to hold a part of it out: the answer was chosen on the steps that it is for, so it "
+            "looks a little better than it is"
+        )
+    if best.ask.verify_tokens > 1:
+        warnings.append(
+            "verify steps hold the tokens that follow in the trace in place of rejected ones, which is optimistic"
+        )
+    each = min(study.trace.n_experts, room // sum(rows))
     return {
-        "label": price.label, "machine": pricing.known.name, "trace": trace.name, "phase": best.options["phase"],
-        "vram": parse_bytes(vram), "headroom": parse_bytes(headroom), "pool_bytes": room, "row_bytes": rows[0],
-        "policy": best.options["policy"], "slots": slots, "width": best.options["width"], **_speed(price),
-        "hit_rate": best.rates["hit_rate"], "busy": price.busy, "against": against, "prefetch": prefetch,
-        "token_cycle_bytes": cycle, "warnings": warnings,
-        "curve": points, "flat_from_bytes": flat,
-        "candidates": [{"policy": policy, "width": width, **_speed(_of(one))} for policy, width, one in found],
-        "refused": refused,
+        "label": price.label, "machine": study.machine.name, "trace": study.trace.name,
+        "trace_sha256": study.trace.sha256, "model": study.trace.model, "n_layers": study.trace.n_layers,
+        "n_experts": study.trace.n_experts, "top_k": study.trace.top_k, "phase": best.ask.phase,
+        "priced_by": "anchors" if study.fit else "machine", "anchors": study.fit.to_dict() if study.fit else None,
+        "memory": as_rows(memory), "sum": memory.told(), "pool_bytes": room, "row_bytes": list(rows),
+        "token_cycle_bytes": cycle, "layer_slots": each,
+        **best.named(), "gate": spec.gate is not None, "guard": spec.guard is not None,
+        "slots": options["slots"], "slots_by_layer": options["slots_by_layer"],
+        "verify_tokens": best.ask.verify_tokens, "accept": best.ask.accept,
+        **speed(price), "hit_rate": 1 - float(price.step_misses.sum() / price.step_demands.sum()),
+        "hit_rate_interval": price.intervals["hit_rate"], "busy": best.price.busy,
+        "held_out": ranking.parts.to_dict(), "warm_up": warm_up(best.price, best.ask.reset),
+        "warnings": warnings,
+        "flags": flags_for(slots=each, pool_bytes=room, width=best.width, overlap=best.overlap),
     }  # fmt: skip
 
 
-def _of(result: Result) -> Price:
-    assert result.price is not None
-    return result.price
+def _against(
+    study: Study, ranking: Ranking, best: Candidate, given: dict[str, Any], refused: dict[str, str]
+) -> dict[str, Any]:
+    """The best one's speed over those of no cache, of the CPU alone and of the bound."""
+    empty = {**given, "policy": "lru", "slots": 0}
+    asks = {"all_cpu": ("all on the CPU", Options.of(**empty | {"miss": "cpu"}))}
+    if not study.fit:  # anchors say what a miss costs, not what it would if every row were fetched
+        asks["no_cache"] = ("every row fetched", Options.of(**empty | {"miss": "fetch"}))
+    asks["bound"] = ("the bound opt", Options.of(**given, policy="opt", vram=best.ask.vram, scope=best.scope))
+    out = {}
+    for name, (what, ask) in asks.items():
+        try:
+            price = ranking.judged(price_of(study.replay(what, ask, overlap=best.overlap)))
+        except BadPolicy as wrong:  # the bound of a pool of bytes is not known
+            refused[what] = str(wrong)
+            continue
+        ratio, interval = ranking.judged(best.price).compared(price)
+        out[name] = {**speed(price), "times": ratio, "times_interval": interval}
+    return out
 
 
-def _speed(price: Price) -> dict[str, Any]:
-    return {"tokens_per_s": price.tokens_per_s, "tokens_per_s_interval": price.intervals["tokens_per_s"]}
+def _prefetch(study: Study, ranking: Ranking, best: Candidate) -> dict[str, Any] | None:
+    """Whether look-ahead pays on this machine, and the precision from which it would.
+
+    The fastest candidate that looks ahead is held against the fastest that does not. Where none was tried, the best
+    one is given the trace's predictions, or an oracle's if it has none: then the answer is what could be had at most.
+    """
+    ahead = None if study.fit else ranking.best(lambda one: one.width > 0)
+    still = ranking.best(lambda one: not one.width)
+    trace = study.trace
+    ask, overlap = best.ask, best.overlap
+    if ahead:
+        ask, overlap = ahead.ask, ahead.overlap
+    elif not ask.width:
+        real = trace.predicted_width > 0
+        width = min(WIDTH, trace.predicted_width) if real else WIDTH
+        ask = ask.but(width=width, predictor="trace" if real else "oracle")
+    try:
+        result = study.replay("look-ahead with its bounds", ask, overlap=overlap, bounds=True, by_machine=True)
+    except BadPolicy:
+        return None
+    price = price_of(result)
+    beside = still.price if ahead and still else price.without
+    if beside is None:
+        return None
+    ratio, interval = ranking.judged(price).compared(ranking.judged(beside))
+    ceiling = None
+    if price.ceiling:
+        gain, between = ranking.judged(price.ceiling).compared(ranking.judged(beside))
+        ceiling = {**speed(ranking.judged(price.ceiling)), "gain": gain, "gain_interval": between}
+    return {
+        "label": price.label, "policy": ask.policy, "width": ask.width, "predictor": ask.predictor, "scope": ask.scope,
+        "gain": ratio, "gain_interval": interval, "pays": interval is not None and interval[0] > 1,
+        "precision": price.precision, "break_even_precision": price.break_even_precision, "ceiling": ceiling,
+    }  # fmt: skip
+
+
+def _curve(
+    study: Study, ranking: Ranking, best: Candidate, sizes: list[int]
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Speed along the size of the pools, what a further GiB brings, and from where on that is next to nothing."""
+    results = [study.replay(f"{size / GIB:.1f} GiB", best.ask.but(vram=size), overlap=best.overlap) for size in sizes]
+    prices = [ranking.judged(price_of(one)) for one in results]
+    points = [
+        {"pool_bytes": size, "slots": one.options["slots"], **speed(price), "per_gib": None, "per_gib_interval": None,
+         "share_per_gib": None}
+        for size, one, price in zip(sizes, results, prices, strict=True)
+    ]  # fmt: skip
+    for at, (here, after) in enumerate(pairwise(points)):
+        gib = (after["pool_bytes"] - here["pool_bytes"]) / GIB
+        gain, interval = gained(prices[at], prices[at + 1])
+        here["per_gib"] = gain / gib
+        here["per_gib_interval"] = None if interval is None else [one / gib for one in interval]
+        here["share_per_gib"] = gain / gib / here["tokens_per_s"]
+    return points, next((one["pool_bytes"] for one in points if (one["share_per_gib"] or 0) < FLAT), None)
+
+
+def _by_layer(study: Study, ranking: Ranking, rows: tuple[int, ...]) -> dict[str, Any] | None:
+    """Slots that differ by layer, divided by the hits of the steps that choose, against as many bytes evenly.
+
+    None without pools per layer, or without steps held out to judge on.
+    """
+    even = ranking.best(lambda one: one.scope == "layer")
+    if even is None or ranking.parts.by is None:
+        return None
+    first = int(ranking.parts.judged.argmax())
+    sizes = sizes_of(study.trace.n_experts)
+    hits = layer_curves(sizes, lambda size: study.hits(even.ask.but(vram=None, slots=size, steps=first)))
+    slots = allocate(sizes, hits, rows, even.result.options["capacity_bytes"])
+    ask = even.ask.but(vram=None, slots=tuple(slots))
+    price = ranking.judged(price_of(study.replay("slots by layer", ask, overlap=even.overlap)))
+    ratio, interval = price.compared(ranking.judged(even.price))
+    return {
+        "policy": even.policy, "width": even.width, "overlap": even.overlap, "slots": slots, **speed(price),
+        "gain": ratio, "gain_interval": interval, "pays": interval is not None and interval[0] > 1,
+    }  # fmt: skip
 
 
 callable_as_its_function(__name__)

@@ -1,0 +1,77 @@
+"""The page of an advice holds every figure of the answer, needs nothing else, and takes no other file's place."""
+
+import json
+import re
+
+import pytest
+
+import slotwise
+from slotwise.engine_flags import FLAGS, flags_for
+from slotwise.reports.advice import html, write_page
+
+ROW = 9_437_184
+
+
+@pytest.fixture(scope="module")
+def advice():
+    machine = slotwise.estimate_machine(["rtx-3060-x16", "ddr4"])
+    found = slotwise.advise("sample", machine, "8GiB", row_bytes=ROW, steps=200, policies=["lru"], widths=[0, 2])
+    return json.loads(json.dumps(found))  # as `--json` prints it
+
+
+def test_the_page_says_what_the_answer_says(advice):
+    page = html(advice)
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    for sentence in advice["answer"]:
+        assert sentence.replace("'", "&#39;") in text
+    for one in [*advice["candidates"], *advice["curve"], *advice["against"].values()]:
+        low, high = one["tokens_per_s_interval"]
+        assert f"{one['tokens_per_s']:,.2f} ({low:,.2f} to {high:,.2f})" in text
+    for flag in advice["flags"]:
+        assert flag["flag"] in text
+        assert flag["url"] in text
+    assert "not run here" in text
+    assert advice["trace_sha256"] in text
+    assert page.count("<svg") == 2
+    assert not re.search(r"<script|<link|src=|@import|url\(http", page)
+
+
+def test_names_that_others_wrote_stay_text(advice):
+    evil = "<script>alert(1)</script>"
+    page = html(advice | {"trace": evil, "machine": evil, "model": evil, "warnings": [evil]})
+    assert evil not in page
+    assert page.count("&lt;script&gt;") >= 4
+
+
+def test_an_answer_with_gaps_is_a_page_too(advice):
+    bare = [one | {"tokens_per_s_interval": None, "per_gib_interval": None} for one in advice["curve"]]
+    page = html(advice | {"by_layer": None, "prefetch": None, "warm_up": None, "curve": bare, "against": {}})
+    assert "Slots by layer" not in page
+
+
+def test_a_page_is_written_whole_and_takes_no_place_unasked(advice, tmp_path):
+    path = write_page(advice, tmp_path / "a.html")
+    assert path.read_text() == html(advice)
+    assert [one.name for one in tmp_path.iterdir()] == ["a.html"]
+    with pytest.raises(slotwise.BadResult, match="is there already; name another file, or replace it with --force"):
+        write_page(advice, path)
+    write_page(advice | {"trace": "another"}, path, force=True)
+    assert "another" in path.read_text()
+    with pytest.raises(slotwise.BadResult, match="is a folder"):
+        write_page(advice, tmp_path, force=True)
+    with pytest.raises(slotwise.BadResult, match="there is no folder"):
+        write_page(advice, tmp_path / "no" / "a.html")
+
+
+def test_flags_are_filled_in_and_each_has_its_source():
+    shown = {one["flag"] for one in flags_for(slots=37, pool_bytes=5 << 30, width=4, overlap="on")}
+    assert {"--moe-cache-slots 37", "--moe-expert-cache-size 37", "--moe-lookahead 4", "--sched-async-cpu",
+            "--moe-cache-mib 5120", "--kt-num-gpu-experts 37"} <= shown  # fmt: skip
+    assert "--no-sched-async-cpu" not in shown
+    serial = {one["flag"] for one in flags_for(slots=1, pool_bytes=1 << 20, width=0, overlap="off")}
+    assert "--no-sched-async-cpu" in serial
+    assert not any(flag.startswith(("--moe-lookahead", "--sched")) for flag in serial)
+    for flag in FLAGS:
+        assert re.match(r"https://github\.com/[\w./-]+$", flag.url)
+        assert flag.source
+        assert flag.meaning

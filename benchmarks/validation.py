@@ -1,6 +1,6 @@
 """How far prices are off what this machine does: two shapes, real routing, the machine as it is and held back.
 
-    python benchmarks/validation.py --backend cupy [--traces sample,T.npz] [--settings as-is,x16,x4] [--out DIR] [--keep]
+    python benchmarks/validation.py --backend cupy [--traces sample,T.npz] [--settings as-is,x16] [--out DIR] [--keep]
 
 For each shape and setting the machine is calibrated, `draw` settings of slots, width, overlap, verify tokens and misses
 run under each policy on every trace, and the machine is calibrated again after the last one. Machines, validations and
@@ -14,14 +14,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from executor_speed import SETTINGS
+from executor_speed import SETTINGS, Setting
 from peers import bench
 
 import slotwise
 from slotwise.replay.machine import write_machine
 from slotwise.validate_merge import merge_validations
 
-HELD_BACK = dict(zip(("as-is", "x16", "x4"), SETTINGS, strict=True))
+HELD_BACK: dict[str, Setting] = dict(zip(("as-is", "x16", "x4"), SETTINGS, strict=True))
 GRID = {
     "policies": ["lru", "lfru", "lfru+guard", "lru+gate"], "slots": ["12%", "25%", "38%", "50%", "75%"],
     "widths": [0, 2, 4, 8], "overlaps": ["on", "off"], "verify_tokens": [1, 4], "misses": ["cpu", "fetch"],

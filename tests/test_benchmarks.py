@@ -134,3 +134,16 @@ def test_a_published_figure_that_differs_is_an_error(shared, tmp_path):
     (tmp_path / "gemma.route.csv").symlink_to(folder / "gemma.route.csv")
     rows = bench("bigmoeonedge", tmp_path, code=1)[1:]
     assert [row["equal"] for row in rows] == [2, 3, 3]
+
+
+def test_prices_are_held_against_runs_over_traces_and_the_same_command_goes_on(tmp_path):
+    pytest.importorskip("slotwise.executor._cold", reason="the cold chain was not built")
+    words = "--traces", "sample,sample", "--out", tmp_path / "V"
+    _, part, whole = bench("validation", *words)
+    assert (part["what"], whole["what"]) == ("tiny, as is", "all")
+    assert sum(each["configurations"] for each in part["by bound"].values()) == part["configurations"] == 16
+    there = {path.name: path.read_bytes() for path in (tmp_path / "V").iterdir()}
+    assert there.keys() == {"tiny-as-is.machine.json", "tiny-as-is-sample.validation.json", "all.json"}
+    assert json.loads(there["all.json"])["configurations"][0]["trace"] == "sample"
+    bench("validation", *words)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "V").iterdir()} == there

@@ -178,7 +178,6 @@ def test_without_a_terminal_nothing_is_printed_while_it_works():
     assert cli(*WORDS, "--steps", "10").stderr == ""
 
 
-@pytest.mark.once
 def test_a_terminal_shows_step_speed_hits_loads_drops_and_what_came_late():
     command = [sys.executable, "-m", "slotwise", *WORDS, *AHEAD, "--steps", "60"]
     script = f"import pty, os, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn({command!r})))"
@@ -194,7 +193,6 @@ def test_a_terminal_shows_step_speed_hits_loads_drops_and_what_came_late():
     assert "run 2 of 2, overlap on, timed, step 60: " in text
 
 
-@pytest.mark.once
 def test_telemetry_goes_by_the_clock_and_not_by_the_step():
     calls: list = []
     began = time.monotonic()

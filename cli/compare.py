@@ -4,12 +4,16 @@ from pathlib import Path
 
 import click
 
-from .options import numbers
+from .options import numbers, priced
 from .progress import beside, resumable, working
 from .report import show
 
 
-@click.command(name="compare", epilog="Example: slotwise compare sample -o report")
+@click.command(
+    name="compare",
+    epilog="Examples: slotwise compare sample -o report; "
+    "slotwise compare sample --row-bytes 4718592 --machine machine.json -o priced",
+)
 @click.argument("traces", metavar="T...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the report: new, empty, or of a report.")
 @click.option(
@@ -35,6 +39,7 @@ from .report import show
 @click.option("--lag-prefetch", type=click.IntRange(0), help="Ticks that a speculative load takes. [default: 0]")
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say.")
 @click.option("--steps", type=click.IntRange(1), help="Replay the first N steps only.")
+@priced
 @click.option("--workers", type=click.IntRange(1), help="Replays at once. [default: all cores]")
 @click.option(
     "--force", is_flag=True, help="Write into a folder of other files (they stay) or another report (it goes)."
@@ -44,7 +49,7 @@ def command(traces, output, policies, slots, vram, widths, force, as_json, **opt
     """Replay eviction policies and look-ahead widths on traces, and write a report on who wins, where and by how much.
 
     T is a trace file in any known format, or 'sample'. The rows behind the report stay in DIR as R.parquet; the same
-    call goes on where an interrupted one stopped.
+    call goes on where an interrupted one stopped. With a machine the report also says how many tokens per second it is.
     """
     from slotwise.compare import RESULTS, compare
 

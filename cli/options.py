@@ -89,9 +89,14 @@ def decisions(command: Callable) -> Callable:
     return _with(_DECISIONS, command)
 
 
+def priced(command: Callable) -> Callable:
+    """Adds the machine that replays are priced on, and how."""
+    return _with(_PRICE, command)
+
+
 def shared(command: Callable) -> Callable:
-    """Adds those, and what only a replay can be asked for, its price among it."""
-    return decisions(_with(_REPLAY, _with(_PRICE, command)))
+    """Adds the decisions, and what only a replay can be asked for, its price among it."""
+    return decisions(_with(_REPLAY, priced(command)))
 
 
 def _with(options: list[Callable], command: Callable) -> Callable:

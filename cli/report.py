@@ -45,6 +45,9 @@ def show(page: Path, as_json: bool) -> None:
                 f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)"
             )
             print_table(_table(section["winners"]))
+            if "prices" in section:
+                first = section["winners"][0]
+                click.echo(f"tokens/s {first['price_label']} on {first['machine']}")
         click.echo()
         for sentence in section["answer"]:
             wrapped(sentence)
@@ -69,6 +72,7 @@ def _table(winners: list[dict]):
             "\nbound": written(one["bound_hit_rate"], "%"),
             "loads\n/token": written(one["loads_per_token"], ""),
             "bytes\n/token": written(one["bytes_per_token"], "B"),
+            **(_speeds(one) if "tokens_per_s" in one else {}),
         }
         for one in winners
     ]
@@ -77,7 +81,28 @@ def _table(winners: list[dict]):
         for name in cells[0]
         if any(row[name] != "–" for row in cells) and (name != "width" or len({row[name] for row in cells}) > 1)
     ]
-    return columns(names, [[row[name] for name in names] for row in cells], ("winner",), gap=1)
+    return columns(names, [[row[name] for name in names] for row in cells], ("winner", "fastest"), gap=1)
+
+
+def _speeds(one: dict) -> dict[str, str]:
+    """Tokens per second of the winner, and who is fastest if it is another."""
+    from slotwise.compare import written
+
+    best = one["fastest"] if one["fastest"] != one["winner"] else None
+    return {
+        "tokens\n/s": written(one["tokens_per_s"], ""),
+        "\n95 %": _ends(one, ""),
+        "fastest": best or "–",
+        "its\ntokens/s": written(one["fastest_tokens_per_s"], "") if best else "–",
+        "its\n95 %": _ends(one, "fastest_") if best else "–",
+    }
+
+
+def _ends(one: dict, prefix: str) -> str:
+    from slotwise.compare import written
+
+    low, high = (one[f"{prefix}tokens_per_s_{end}"] for end in ("low", "high"))
+    return "–" if low is None else f"{written(low, '')}-{written(high, '')}"
 
 
 def _runs_table(runs: list[dict]):

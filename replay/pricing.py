@@ -76,6 +76,10 @@ class Pricing:
         assert isinstance(self.machine, Machine)
         return self.machine
 
+    def asked(self) -> dict[str, Any]:
+        """The keywords that it was made of, the machine read."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def recorded(self) -> dict[str, Any]:
         """As a result states them. `when_late` is `late`, which is also a counter."""
         machine = self.known

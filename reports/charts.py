@@ -1,4 +1,4 @@
-"""The kinds of chart that the figures are made of: values against pool size, stacked bars, heatmaps by layer."""
+"""The kinds of chart that most figures are made of: values against pool size, and stacked bars."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Curves = Mapping[str, Mapping[Size, float]]  # policy -> size -> value
+Spans = Mapping[str, Mapping[Size, Sequence[float]]]  # policy -> size -> lower and upper end
 ROW = 34  # letters of a row's label
-HEAT = "cividis"  # even in lightness, and the same to colour-blind readers
+SIDE = 2.2  # points between the intervals of two lines
+SPAN = {"linewidth": 0.9, "marker": "_", "markersize": 3.5, "markeredgewidth": 0.9, "zorder": 2.5}
 
 
 def against_size(
     section: Section, name: str, title: str, curves: Curves, *, unit: str = "%", label: str, caption: str,
     ylim: tuple[float | None, float | None] = (None, None), bytes_per_unit: float | None = None, cycle_at: str = "",
+    spans: Spans | None = None, note: str = "",
 ) -> Picture:  # fmt: skip
     """Values against pool size, one line per policy, VRAM on top; bars if there is one size only.
 
@@ -31,8 +34,11 @@ def against_size(
         curves: in shares for unit "%" and "points"; the latter are differences and show the zero line.
         bytes_per_unit: adds a right-hand axis in bytes, if loads are proportional to bytes.
         cycle_at: where the label of the token cycle disturbs least, "top" or "bottom"; "" writes none.
+        spans: intervals, in the unit of the axis, drawn side by side at the lines.
+        note: joins the foot.
     """
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import offset_copy
 
     scale = 100 if unit in ("%", "points") else 1
     sizes = [size for size in section.sizes if any(size in curve for curve in curves.values())]
@@ -41,7 +47,11 @@ def against_size(
     if len(sizes) == 1:
         values = {policy: curves[policy][sizes[0]] * scale for policy in order}
         where = section.where(sizes[0])
-        return _bars(section, name, title, values, label=label, caption=caption, alt=alt, unit=unit, where=where)
+        ends = {policy: at[sizes[0]] for policy, at in (spans or {}).items() if sizes[0] in at}
+        return _bars(
+            section, name, title, values, label=label, caption=caption, alt=alt, unit=unit, where=where, ends=ends,
+            note=note,
+        )  # fmt: skip
     styles = look_of(section, curves)
     names = [
         bound_name(policy, section.first["phase"]) if "marker" not in styles[policy] else short(policy)
@@ -60,6 +70,10 @@ def against_size(
             **{"zorder": 2 if policy in ropes else 3, **styles[policy], **ropes.get(policy, {})},
         )
         handles.append(Line2D([], [], label=text, **styles[policy]))
+    for i, (policy, ends) in enumerate((spans or {}).items()):
+        aside = offset_copy(axes.transData, panel.figure, SIDE * (i - (len(spans or {}) - 1) / 2), units="points")
+        for size, (low, high) in ends.items():
+            axes.plot((size.slots, size.slots), (low, high), transform=aside, **SPAN, color=styles[policy]["color"])
     if sizes[0].slots > 0 and sizes[-1].slots / sizes[0].slots >= 40:
         axes.set_xscale("log", base=2)
     _size_axes(panel, section, sizes)
@@ -81,7 +95,7 @@ def against_size(
         other.set_ylabel("MiB moved per token")
         other.spines["right"].set_visible(False)
     panel.legend(handles)
-    return panel.picture(name, alt=alt, caption=caption + told(lines, ranked))
+    return panel.picture(name, alt=alt, caption=caption + told(lines, ranked), note=note)
 
 
 def _from_the_right(curves: Curves, sizes: Sequence[Size]) -> list[str]:
@@ -159,7 +173,7 @@ def _fitting(labels: Sequence[str], places: Sequence[float], points: float) -> l
 
 def _bars(
     section: Section, name: str, title: str, values: dict[str, float], *,
-    label: str, caption: str, alt: str, unit: str, where: str,
+    label: str, caption: str, alt: str, unit: str, where: str, ends: Mapping[str, Sequence[float]], note: str,
 ) -> Picture:  # fmt: skip
     """One bar per policy with its value written at the end."""
     styles = look_of(section, values)
@@ -167,17 +181,19 @@ def _bars(
         bound_name(policy, section.first["phase"]) if "marker" not in styles[policy] else short(policy, ROW)
         for policy in values
     ]
-    panel = Panel(section, title, height=0.27 * len(values) + 0.1, left=_margin(names), right=0.62)
+    panel = Panel(section, title, height=0.27 * len(values) + 0.1, left=margin(names), right=0.62)
     axes = panel.axes
     axes.barh(
         range(len(values)), list(values.values()), height=0.66, color=[styles[policy]["color"] for policy in values]
     )
     write = {"points": lambda value: metrics.points(value / 100), "%": lambda value: metrics.percent(value / 100)}
-    for y, value in enumerate(values.values()):
+    for y, (policy, value) in enumerate(values.items()):
+        span = ends.get(policy, ())
+        axes.plot(span, [y] * len(span), **SPAN | {"color": LIGHT["ink"], "marker": "|", "markersize": 6})
         text, side = write.get(unit, metrics.number)(value), -1 if value < 0 else 1
         axes.annotate(
-            text, (0 if metrics.unknown(value) else value, y), xytext=(3 * side, 0), textcoords="offset points",
-            va="center", ha="left" if side > 0 else "right", fontsize=8,
+            text, (max([0 if metrics.unknown(value) else value, *span]), y), xytext=(3 * side, 0),
+            textcoords="offset points", va="center", ha="left" if side > 0 else "right", fontsize=8,
         )  # fmt: skip
     low, high = axes.get_xlim()
     axes.set_xlim(low * 1.25 if low < 0 else low, high)
@@ -186,7 +202,7 @@ def _bars(
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(label)
-    return panel.picture(name, alt=alt, caption=f"At {where}. {caption}", note=where)
+    return panel.picture(name, alt=alt, caption=f"At {where}. {caption}", note=f"{where} · {note}" if note else where)
 
 
 def stacks(
@@ -206,7 +222,7 @@ def stacks(
     used = [i for i in range(len(parts)) if any(values[i] > 0 for values in bars.values())] or [0]
     legend = [parts[i][0] for i in used]
     names = [short(text, ROW) for text in bars]
-    panel = Panel(section, title, height=0.25 * len(bars) + 0.1, legend=legend, left=_margin(names))
+    panel = Panel(section, title, height=0.25 * len(bars) + 0.1, legend=legend, left=margin(names))
     axes, handles, start = panel.axes, [], np.zeros(len(bars))
     for i in used:
         text, colour, hatch = parts[i]
@@ -228,61 +244,7 @@ def stacks(
     return panel.picture(name, alt=f"{title}, {label}. {told}.", caption=caption, note=note)
 
 
-def heatmap(
-    section: Section,
-    name: str,
-    title: str,
-    rows: Mapping[str, np.ndarray],
-    *,
-    ylabel: str,
-    caption: str,
-    note: str = "",
-) -> Picture:
-    """Hit rate by layer (columns) for each of `rows`, which hold one share per layer."""
-    values = 100 * np.array(list(rows.values()), dtype=float)
-    names = [short(text, ROW) for text in rows]
-    panel = Panel(section, title, height=min(4.6, max(0.9, 0.26 * len(rows))), left=_margin(names, ylabel), right=0.75)
-    axes: Axes = panel.axes
-    known = values[~np.isnan(values)]
-    low, high = (known.min(), known.max()) if known.size else (0.0, 100.0)
-    mesh = axes.pcolormesh(
-        np.ma.masked_invalid(values),
-        cmap=HEAT,
-        vmin=low,
-        vmax=max(high, low + 1),
-        edgecolors=LIGHT["paper"],
-        linewidth=0.3,
-    )
-    axes.set_yticks(np.arange(len(rows)) + 0.5, names, fontsize=8)
-    n_layers = values.shape[1]
-    every = max(1, math.ceil(n_layers * 0.24 / panel.width_in))
-    axes.set_xticks(
-        np.arange(0, n_layers, every) + 0.5, [str(layer) for layer in range(0, n_layers, every)], fontsize=8
-    )
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.tick_params(length=0)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_visible(False)
-    axes.set_xlabel("MoE layer (from 0)")
-    axes.set_ylabel(ylabel, fontsize=8)
-    box = axes.get_position()
-    bar = panel.figure.colorbar(mesh, cax=panel.figure.add_axes((box.x1 + 0.02, box.y0, 0.018, box.height)))
-    bar.set_label("hit rate, %", fontsize=8)
-    bar.ax.tick_params(labelsize=7.5)
-    bar.outline.set_visible(False)
-    told = (
-        "; ".join(
-            f"{text}: {low:.1f} to {high:.1f} %"
-            for text, low, high in zip(rows, np.nanmin(values, 1), np.nanmax(values, 1), strict=True)
-        )
-        if known.size == values.size
-        else ""
-    )
-    return panel.picture(name, alt=f"{title}, lowest to highest layer. {told}.", caption=caption, note=note)
-
-
-def _margin(names: Iterable[str], ylabel: str = "") -> float:
+def margin(names: Iterable[str], ylabel: str = "") -> float:
     """Inches that row labels need on the left."""
     return 0.2 + max((inches(name, 8) for name in names), default=0) + (0.2 if ylabel else 0)
 

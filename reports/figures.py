@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 from . import figures_measured, metrics
 from .charts import against_size
+from .charts_joined import joined, places_of
 from .curves import bytes_per_load, curves_of, drawn_looks, foresight, less, slug, whole
 from .figures_lookahead import lookahead
+from .figures_price import priced_figures
 from .figures_run import layers, phases, warmup
 from .figures_timeline import timelines
-from .ropes import side_by_side
+from .priced import priced_of
 from .runs import Runs
 from .sections import Section
-from .style import LIGHT, Panel, Picture, bound_name, drawn, look_of, short
+from .style import Picture, drawn
 
 Part = Callable[[Section, str], Iterator[Picture]]
 
@@ -23,7 +25,11 @@ def figures(section: Section, prefix: str = "") -> dict[str, list[Picture]]:
     parts: dict[str, Part] = {
         "capacity": capacity, "lookahead": lookahead, "layers": layers, "warmup": warmup, "phases": phases,
     }  # fmt: skip
-    return {name: drawn(lambda part=part: list(part(section, prefix))) for name, part in parts.items()}
+    out = {name: drawn(lambda part=part: list(part(section, prefix))) for name, part in parts.items()}
+    for i, prices in enumerate(priced_of(section)):
+        apart = f"{prefix}price-{i + 1}-" if i else f"{prefix}price-"
+        out[f"prices-{i}"] = drawn(lambda prices=prices, apart=apart: list(priced_figures(prices, apart)))
+    return out
 
 
 def measured_figures(runs: Runs, prefix: str = "") -> dict[str, list[Picture]]:
@@ -98,62 +104,15 @@ def _distance(section: Section, prefix: str) -> Iterator[Picture]:
 
 def _trade(section: Section, prefix: str) -> Iterator[Picture]:
     """Hit rate against loads at one size: one mark per policy and look-ahead, joined by policy."""
-    from matplotlib.lines import Line2D
-    from matplotlib.transforms import offset_copy
-
-    size, plain, styles, looks = section.shown, section.plain, look_of(section), drawn_looks(section)
-    marks = {
-        policy: [
-            (look, row) for look in looks if policy in section.field(look) and (row := section.row(policy, size, look))
-        ]
-        for policy in section.policies
-    }
-    marks = {policy: found for policy, found in marks.items() if found}
-    best = {policy: max(metrics.hit_rate(row) for _, row in found) for policy, found in marks.items()}
-    marks = {policy: marks[policy] for policy in sorted(marks, key=lambda policy: -best[policy])}
-    if sum(map(len, marks.values())) < 2:
+    size, plain = section.shown, section.plain
+    places = places_of(
+        section, lambda row: (whole(metrics.loads_per_token)(row), 100 * metrics.hit_rate(row)), metrics.hit_rate
+    )
+    if sum(map(len, places.values())) < 2:
         return
-    bound = section.row(section.bound, size, plain)
-    wide = [section.look_name(look) for look in looks if look != plain]
-    key = (
-        f"filled: {section.look_name(plain)}; open, joined to it: {', '.join(wide)}"
-        if wide
-        else section.look_name(plain)
-    )
-    panel = Panel(
-        section,
-        f"What a hit costs, {section.where(size)}",
-        legend=[*map(short, marks), *[bound_name(bound["policy"], bound["phase"]) for _ in [bound] if bound]],
-    )
-    handles, told = [], []
-    places = {
-        (policy, look): (whole(metrics.loads_per_token)(row), 100 * metrics.hit_rate(row))
-        for policy, found in marks.items()
-        for look, row in found
-    }
-    drawn_at = side_by_side(places)
-    for policy, found in marks.items():
-        how = {"color": styles[policy]["color"], "marker": styles[policy]["marker"], "markersize": 7}
-        joined = zip(*(places[policy, look] for look, _ in found), strict=True)
-        panel.axes.plot(*joined, color=how["color"], linewidth=0.8)
-        for look, _ in found:
-            (x, y), aside = drawn_at[policy, look]
-            at = offset_copy(panel.axes.transData, panel.figure, aside * how["markersize"], units="points")
-            fill = how["color"] if look == plain else LIGHT["paper"]
-            panel.axes.plot(x, y, linestyle="", markeredgewidth=1.3, markerfacecolor=fill, transform=at, **how)
-            x, y = places[policy, look]
-            told.append(f"{policy} at {section.look_name(look)}: {y:.1f} % for {metrics.number(x)} loads a token")
-        handles.append(Line2D([], [], linestyle="", label=short(policy), **{**how, "markersize": 6}))
-    if bound:
-        panel.axes.axhline(100 * metrics.hit_rate(bound), **styles[bound["policy"]])
-        handles.append(Line2D([], [], label=bound_name(bound["policy"], bound["phase"]), **styles[bound["policy"]]))
-    panel.axes.margins(0.09)
-    panel.axes.set_xlabel("rows loaded per token")
-    panel.axes.set_ylabel("hit rate, % of demands")
-    panel.legend(handles)
-    rows = any(aside for _, aside in drawn_at.values())
-    yield panel.picture(
-        f"{prefix}trade", alt=f"{panel.title}. {'; '.join(told)}.", note=key,
-        caption="Up is better, left is cheaper: what hits more by moving more lies up and to the right. "
-        f"{key.capitalize()}.{' Marks that touch in a row share one place.' * rows}",
+    yield joined(
+        section, f"{prefix}trade", f"What a hit costs, {section.where(size)}", places,
+        lambda x, y: f"{y:.1f} % for {metrics.number(x)} loads a token",
+        labels=("rows loaded per token", "hit rate, % of demands"), bound=section.row(section.bound, size, plain),
+        caption="Up is better, left is cheaper: what hits more by moving more lies up and to the right.",
     )  # fmt: skip

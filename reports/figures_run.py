@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from . import metrics
-from .charts import against_size, heatmap
+from .charts import against_size
 from .curves import curves_of, ranked
+from .heatmaps import heatmap
 from .ropes import roped, told
 from .rows import Row
 from .sections import Section, base_name, size_of

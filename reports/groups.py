@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .runs import Runs
-from .style import LIGHT, Panel, inches, short
+from .style import LIGHT, Panel, Subject, inches, short
 
 BEHIND = {"facecolor": LIGHT["paper"], "edgecolor": "none", "pad": 0.8}  # letters that lines pass behind
 LINE, HEAD = 0.2, 0.24  # inches of a bar and of a configuration's name above its bars
@@ -15,7 +14,7 @@ LINE, HEAD = 0.2, 0.24  # inches of a bar and of a configuration's name above it
 class Groups:
     """A panel of horizontal bars in groups: a configuration's name above, its bars below, a label beside each."""
 
-    def __init__(self, runs: Runs, title: str, groups: Mapping[str, Sequence[str]], *, legend: Sequence[str] = (),
+    def __init__(self, runs: Subject, title: str, groups: Mapping[str, Sequence[str]], *, legend: Sequence[str] = (),
                  right: float = 0.2):  # fmt: skip
         self.at: dict[tuple[str, int], float] = {}
         heads, labels, down = [], [], 0.0

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
-from . import metrics, records, tables, tables_measured
+from . import metrics, priced, records, tables, tables_measured, tables_price
+from .prices import price_records
 from .runs import Runs
 from .sections import Section
 from .style import Picture, css_colours
 from .tables import Table
-from .terms import MEASURED_PARTS, MEASURED_TERMS, PARTS, TERMS
+from .terms import HEADS, MEASURED_PARTS, PARTS, TERMS, TERMS_OF, Head
 from .verdict import headline
 
 
@@ -30,21 +31,41 @@ class Chapter:
     options: list[tuple[str, str]]
     records: list[dict[str, Any]]
     provenance: dict[str, Any]
-    kind: str = "simulated"  # or "measured"
+    kind: str = "simulated"  # where its numbers come from, as its badge says
+    what: str = "sweep"  # a key of NOUNS
+    heads: tuple[str, ...] = ("simulated",)  # keys of HEADS and TERMS_OF: what stands on top of the page, and terms
+    more: tuple[Table, ...] = ()  # long tables, folded
+    also: dict[str, Any] = field(default_factory=dict)  # what else the summary has
+
+    @property
+    def noun(self) -> str:
+        """The name of its records in the summary."""
+        return NOUNS[self.what]
+
+
+NOUNS = {"sweep": "winners", "run": "runs", "machine": "figures", "validation": "configurations"}
 
 
 def chapter(section: Section, anchor: str, figures: dict[str, list[Picture]]) -> Chapter:
-    row = section.first
+    row, prices = section.first, priced.priced_of(section)
     extra = {"lookahead": [tables.lookaheads(section)], "phases": [tables.phases(section)]}
     parts = [(title, figures[key], [table for table in extra.get(key, []) if table]) for key, title in PARTS.items()]
+    parts = [
+        (f"Tokens per second on {part.on}", figures[f"prices-{i}"], [tables_price.speeds(part)])
+        for i, part in enumerate(prices)
+    ] + parts
     return Chapter(
-        anchor, section.title, facts(section), headline(section), tables.winners(section),
+        anchor, section.title, facts(section),
+        headline(section) + [sentence for part in prices for sentence in priced.answer(part)], tables.winners(section),
         [part for part in parts if part[1] or part[2]], tables.everything(section), tables.options(section),
-        list(records.winner_records(section)),
+        list(records.winner_records(section, prices[0] if prices else None)),
         {
             "trace": row["trace"], "trace_sha256": row["trace_sha256"], "model": row["model"],
             "files": sorted({row["file"] for row in section.rows}),
         },
+        heads=("simulated", *(f"priced {part.label.lower()}" for part in prices)),
+        more=tuple(map(tables_price.everything, prices)),
+        also={"prices": list(price_records(section.rows))} if prices else {},
     )  # fmt: skip
 
 
@@ -63,7 +84,7 @@ def run_chapter(runs: Runs, anchor: str, figures: dict[str, list[Picture]]) -> C
             "trace": row["trace"], "trace_sha256": row["trace_sha256"], "model": row["model"],
             "files": sorted({row["file"] for row in runs.rows}),
         },
-        "measured",
+        "measured", "run", ("measured",),
     )  # fmt: skip
 
 
@@ -93,6 +114,7 @@ def html(chapters: list[Chapter], files: list[str]) -> str:
     return environment.get_template("report.html").render(
         chapters=chapters,
         kinds=kinds_of(chapters),
+        heads=heads_of(chapters),
         terms=terms_of(chapters),
         files=files,
         version=version("slotwise"),
@@ -107,20 +129,22 @@ def kinds_of(chapters: list[Chapter]) -> list[str]:
 
 def terms_of(chapters: list[Chapter]) -> dict[str, str]:
     """What the words of these chapters mean."""
-    return TERMS | (MEASURED_TERMS if "measured" in kinds_of(chapters) else {})
+    keys = dict.fromkeys(key for one in chapters for key in one.heads)
+    common = TERMS if any(one.what in ("sweep", "run") for one in chapters) else {}
+    return common | {term: meaning for key in keys for term, meaning in TERMS_OF.get(key, {}).items()}
 
 
-SAID = {
-    "simulated": "are **SIMULATED**: replayed from router traces, not measured.",
-    "measured": "are **MEASURED**: carried out by the executor on the machine that each section names.",
-}
+def heads_of(chapters: list[Chapter]) -> list[Head]:
+    """What stands on top of the page about the origin of the numbers, each once."""
+    return [HEADS[key] for key in dict.fromkeys(key for one in chapters for key in one.heads)]
 
 
 def markdown(chapters: list[Chapter]) -> str:
     """The same without the long tables; figures are linked files."""
     kinds, out = kinds_of(chapters), ["# Slotwise report", ""]
-    for kind in kinds:
-        out += [f"All numbers{f' of sections marked {kind}' if len(kinds) > 1 else ''} {SAID[kind]}", ""]
+    for head in heads_of(chapters):
+        marked = f"{head.noun} of sections marked {head.kind}" if len(kinds) > 1 and head.kind in kinds else head.noun
+        out += [f"{marked} {head.markdown}", ""]
     for one in chapters:
         mark = f" ({one.kind})" if len(kinds) > 1 else ""
         out += [f"## {_plain(one.title)}{mark}", ""]

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import metrics
 from .curves import whole
+from .priced import Priced, winner_speeds
 from .rows import IDENTITY, NESTED, OPTIONS, Row
 from .sections import Section
 from .verdict import verdicts
@@ -15,7 +16,8 @@ HEAD = ("policy", "slots", "slots_asked", "capacity_bytes", "width", "predictor"
 PART: dict[str, str] = dict(zip(NESTED, ("layer", "phase", "request", "first_step"), strict=True))
 
 
-def winner_records(section: Section) -> Iterator[dict[str, Any]]:
+def winner_records(section: Section, prices: Priced | None = None) -> Iterator[dict[str, Any]]:
+    """A line per size and look-ahead; with prices also how fast the winner is, and who is fastest."""
     for verdict in verdicts(section):
         row, size, other, bound = verdict.winner, verdict.size, verdict.runner_up, verdict.bound
         ahead = verdict.requests_ahead() or (None, None)
@@ -37,6 +39,7 @@ def winner_records(section: Section) -> Iterator[dict[str, Any]]:
             "cheaper": cheaper["policy"] if cheaper else None,
             "cheaper_hit_rate": metrics.hit_rate(cheaper) if cheaper else None,
             "cheaper_loads_per_token": whole(metrics.loads_per_token)(cheaper) if cheaper else None,
+            **(winner_speeds(prices, row["policy"], size, verdict.look) if prices else {}),
         }  # fmt: skip
 
 

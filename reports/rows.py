@@ -1,4 +1,7 @@
-"""Result files -> checked rows: a dict per configuration with its identity, options, counters, and splits as arrays."""
+"""Result files -> checked rows: a dict per configuration with its identity, options, counters, and splits as arrays.
+
+What it was priced at, if it was, is a list under "prices": one dict for each machine and way of pricing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 from .errors import BadResult
 from .metrics import COUNTERS, NULLABLE
 from .opening import opened
+from .prices import check_price
 
 Row = dict[str, Any]
 IDENTITY = {"trace": str, "trace_sha256": str, "content_sha256": str, "model": str} | dict.fromkeys(
@@ -57,6 +61,7 @@ def read_rows(paths: Iterable[Path | str]) -> list[Row]:
                         f"{seen['file']} row {seen['index']} with other counts ({name} {row[name]} and {seen[name]}); "
                         "report on one of the two"
                     )
+            seen["prices"] += [price for price in row["prices"] if price not in seen["prices"]]
     if not rows:
         raise BadResult("nothing to report on: give at least one result file, such as `slotwise sweep` writes")
     return list(rows.values())
@@ -66,7 +71,8 @@ def _read(path: Path) -> list[Row]:
     with opened(path) as parquet:
         _check_columns(path, parquet.schema_arrow.names)
         table = parquet.read().combine_chunks()
-        rows = table.select([*kinds_of_columns(), "slots_by_layer"]).to_pylist()
+        price = ["price"] * ("price" in table.column_names)
+        rows = table.select([*kinds_of_columns(), "slots_by_layer", *price]).to_pylist()
         nested = {name: _split(path, table.column(name), len(rows)) for name in NESTED}
     if not rows:
         raise BadResult(f"{path}: holds no result rows; run the sweep again")
@@ -74,6 +80,9 @@ def _read(path: Path) -> list[Row]:
         row["file"], row["index"] = path.name, index
         row["slots_by_layer"] = tuple(row["slots_by_layer"]) if row["slots_by_layer"] else None
         row |= {name: nested[name][index] for name in NESTED}
+        row["prices"] = [each for each in [row.pop("price", None)] if each is not None]
+        for each in row["prices"]:
+            check_price(f"{path} row {index}", each)
         _check(f"{path} row {index}", row)
     return rows
 

@@ -200,6 +200,10 @@ class Runs:
     def first(self) -> Row:
         return self.rows[0]
 
+    @property
+    def about(self) -> str:
+        return f"contract {self.first['contract']} · scope {self.first['scope']}"
+
     @cached_property
     def configurations(self) -> dict[str, dict[str, Row]]:
         """Name -> its sides, {"on": row, "off": row} or one of them; in file order."""

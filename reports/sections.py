@@ -68,7 +68,14 @@ class Section:
 
     rows: list[Row]
     differs: dict[str, Any] = field(default_factory=dict)  # the options that set it apart from its sibling sections
-    label = "SIMULATED"
+
+    @property
+    def label(self) -> str:
+        return "SIMULATED"
+
+    @property
+    def about(self) -> str:
+        return f"contract {self.first['contract']} · scope {self.first['scope']}"
 
     @property
     def first(self) -> Row:

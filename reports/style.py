@@ -12,9 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .runs import Runs
 from .sections import Section
 
 if TYPE_CHECKING:
@@ -56,6 +55,23 @@ RC: dict[Any, Any] = {
     "xtick.labelcolor": LIGHT["ink"], "ytick.labelcolor": LIGHT["ink"], "lines.linewidth": 1.5, "lines.markersize": 5,
     "legend.frameon": False, "hatch.linewidth": 0.7, "svg.fonttype": "path", "figure.facecolor": "none",
 }  # fmt: skip
+
+
+class Subject(Protocol):
+    """What a figure is about, as its foot says: a section, runs, a machine."""
+
+    @property
+    def label(self) -> str:
+        """MEASURED, SIMULATED or ESTIMATED, or two of them where it compares."""
+        ...
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def about(self) -> str:
+        """What numbers must have in common to be compared."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -126,10 +142,10 @@ def short(text: str, limit: int = 44) -> str:
 
 
 class Panel:
-    """One figure with one pair of axes: title above, legend in a strip below, in its foot SIMULATED or MEASURED."""
+    """One figure with one pair of axes: title above, legend in a strip below, in its foot where numbers come from."""
 
     def __init__(
-        self, section: Section | Runs, title: str, *, height: float = 2.6, legend: Sequence[str] = (),
+        self, section: Subject, title: str, *, height: float = 2.6, legend: Sequence[str] = (),
         left: float = 0.58, right: float = 0.2, top: float = 0.4, bottom: float = 0.42,
     ) -> None:  # fmt: skip
         """`legend` is what the legend will say; sizes are inches, `height` that of the axes."""
@@ -169,9 +185,9 @@ class Panel:
 
     def picture(self, name: str, *, alt: str, caption: str, note: str = "") -> Picture:
         """Draws it. `note` joins the foot line, which says where the numbers come from."""
-        row, label = self.section.first, self.section.label
+        label = self.section.label
         alt = f"{label}. {alt}"
-        foot = f"{label} · {short(self.section.title, 40)} · contract {row['contract']} · scope {row['scope']}"
+        foot = f"{label} · {short(self.section.title, 40)} · {self.section.about}"
         if note:
             foot += " · " + note if inches(f"{foot} · {note}", 6.8) < WIDTH - 0.2 else "\n" + short(note, 96)
         self.figure.text(

@@ -19,20 +19,24 @@ MOST_ROWS = 400  # of the table of everything; the CSV has all
 
 @dataclass(frozen=True)
 class Table:
-    """Text, ready to be set. The first `words` columns hold words, the others numbers."""
+    """Text, ready to be set. The first `words` columns hold words, the others numbers.
+
+    label: where the numbers come from, if it is not where those of its chapter do.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[Cell]]
     words: int
     note: str
+    label: str = ""
 
 
-def table(title: str, rows: Iterable[dict[str, Cell]], *, words: int, note: str) -> Table:
+def table(title: str, rows: Iterable[dict[str, Cell]], *, words: int, note: str, label: str = "") -> Table:
     """A table of `rows` without the columns that say nothing in any row."""
     rows = list(rows)
     columns = [name for i, name in enumerate(rows[0]) if i < words or any(row[name] != NONE for row in rows)]
-    return Table(title, columns, [[row[name] for name in columns] for row in rows], words, note)
+    return Table(title, columns, [[row[name] for name in columns] for row in rows], words, note, label)
 
 
 def winners(section: Section) -> Table:

@@ -1,4 +1,6 @@
-"""Words of the page: its headings, and what the terms mean."""
+"""Words of the page: its headings, where its numbers come from, and what the terms mean."""
+
+from typing import NamedTuple
 
 TERMS = {
     "expert, row": "An expert is one FFN of one MoE layer; its row is the bytes of its weights.",
@@ -52,4 +54,58 @@ MEASURED_PARTS = {
     "bandwidth": "Bandwidths beside their ceilings",
     "drops": "Predictions",
     "timeline": "Timeline",
+}
+
+
+class Head(NamedTuple):
+    """A sentence on top of a page about where numbers come from: for the page, and for Markdown."""
+
+    kind: str  # the badge
+    page: str
+    noun: str
+    markdown: str
+
+
+HEADS = {  # by what a chapter says it holds
+    "simulated": Head(
+        "simulated",
+        "Replayed from router traces: what each policy would have hit, missed and moved. Nothing was timed.",
+        "All numbers",
+        "are **SIMULATED**: replayed from router traces, not measured.",
+    ),
+    "measured": Head(
+        "measured",
+        "Carried out by the executor: real copies and real computation, timed on the machine that the section names.",
+        "All numbers",
+        "are **MEASURED**: carried out by the executor on the machine that each section names.",
+    ),
+    "priced simulated": Head(
+        "simulated",
+        "Tokens per second: the same replays, walked through with the times of a machine that was measured.",
+        "Tokens per second",
+        "are **SIMULATED**: priced with the times of a machine that was measured.",
+    ),
+    "priced estimated": Head(
+        "estimated",
+        "Tokens per second: the same replays, walked through with the times of a machine that was not measured with "
+        "rows of this size.",
+        "Tokens per second",
+        "are **ESTIMATED**: priced with the times of a machine that was not measured with rows of this size.",
+    ),
+}
+PRICED_TERMS = {
+    "price": "What a replay takes on a machine: its ticks are walked through with the times of the machine file. "
+    "Intervals are 95 %, from drawing requests (or stretches of steps) of the trace again.",
+    "gain": "Tokens per second over those of the same configuration without look-ahead, step by step.",
+    "ceiling (oracle)": "The same configuration with a predictor that is never wrong, at the same width.",
+    "precision, break-even": "Of the speculative loads, the share that was demanded before it left; and the share from "
+    "which on look-ahead pays on this machine. Above 100 % no predictor pays.",
+    "late hit": "A hit by the plan whose copy had not landed when its tick came: the tick waits for it.",
+    "busy": "The share of the time in which link, GPU, CPU (the cold chain) or host work.",
+    "TPOT": "Time per output token over decode steps: a step's time over the tokens that it gives.",
+}
+TERMS_OF = {  # terms beyond TERMS, by what a chapter holds
+    "measured": MEASURED_TERMS,
+    "priced simulated": PRICED_TERMS,
+    "priced estimated": PRICED_TERMS,
 }

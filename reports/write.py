@@ -15,6 +15,7 @@ from typing import Any
 
 from .errors import BadResult
 from .opening import holds_runs
+from .prices import price_records
 from .rows import NESTED, read_rows
 from .runs import read_runs, runs_of
 from .sections import Section, sections
@@ -77,6 +78,8 @@ def write_report(
         texts["configurations.csv"] = _csv(records.configuration_records(rows))
         texts["winners.csv"] = _csv(record for one in chapters if one.kind == "simulated" for record in one.records)
         texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
+    if any(row["prices"] for row in rows):
+        texts["prices.csv"] = _csv(price_records(rows))
     if run_rows:
         texts["runs.csv"] = _csv(record for one in chapters if one.kind == "measured" for record in one.records)
         texts["timeline.csv"] = _csv(record for part in runs_of(run_rows) for record in tick_records(part))
@@ -215,8 +218,9 @@ def _summary(chapters: Sequence[Any], names: list[str]) -> dict[str, Any]:
             "title": one.title,
             "options": dict(one.options),
             "answer": one.answer,
-            one.kind: True,
-            "winners" if one.kind == "simulated" else "runs": [_known(record) for record in one.records],
+            **dict.fromkeys(one.kind.split(" and "), True),
+            one.noun: [_known(record) for record in one.records],
+            **{name: [_known(record) for record in found] for name, found in one.also.items()},
         }
         for one in chapters
     ]

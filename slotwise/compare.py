@@ -57,7 +57,8 @@ def compare(
         force: put the report into a folder that holds other files, which stay, or another report, which is replaced.
         progress: is called with (done, total, what).
         skipped: is told why a combination was left out.
-        options: contract, scope, predictor, row_bytes, workers and whatever else `slotwise.sweep` takes.
+        options: contract, scope, predictor, row_bytes, workers and whatever else `slotwise.sweep` takes; with `machine`
+            the report has tokens per second, too.
 
     Returns:
         The files of the report, the page first.
@@ -65,9 +66,11 @@ def compare(
     from slotwise.policies import parse_policy
     from slotwise.replay import list_sizes, sweep
     from slotwise.replay.lock import held
+    from slotwise.replay.pricing import Pricing
     from slotwise.reports import check_folder, write_report
     from slotwise.traces import Trace, open_trace
 
+    pricing = Pricing.taken_from(options)
     opened = [trace if isinstance(trace, Trace) else open_trace(trace) for trace in _each(traces)]
     spelt = [str(parse_policy(policy)) for policy in _each(policies or POLICIES)]
     sizes: dict[str, Any] = (
@@ -80,10 +83,13 @@ def compare(
         "widths": asked,
         **sizes,
         **options,
+        **(pricing.recorded() if pricing else {}),
     }
     question.pop("workers", None)
     question = json.loads(json.dumps(question, default=str))  # as it comes back from the file
     names = [trace.name for trace in opened]
+    if pricing:
+        options |= pricing.asked()
 
     grid = [(trace, width, names) for trace in opened for width, names in _grid(trace, spelt, asked, options)]
     predicting = any(width for _, width, _ in grid)

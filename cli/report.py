@@ -8,7 +8,11 @@ import click
 from .progress import working
 
 
-@click.command(name="report", epilog="Example: slotwise report R.parquet -o report")
+@click.command(
+    name="report",
+    epilog="Examples: slotwise report R.parquet -o report; "
+    "slotwise report machine.json -o machine; slotwise report validation.json -o validation",
+)
 @click.argument("results", metavar="R...", nargs=-1, required=True)
 @click.option("-o", "--output", metavar="DIR", required=True, help="Folder for the report: new, empty, or of a report.")
 @click.option(
@@ -16,11 +20,13 @@ from .progress import working
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one JSON object and nothing else.")
 def command(results, output, force, as_json):
-    """Turn result files of `slotwise sweep` and `slotwise run` into HTML, PNG, CSV and Markdown.
+    """Turn results into HTML, PNG, CSV and Markdown.
 
-    Sweeps become sections of what was simulated, runs sections of what was measured; together they share one page.
+    R is a result of `slotwise sweep`, `run` or `validate`, or a machine file of `slotwise calibrate` or `machine`; it
+    is known by its content. Each becomes a section that says what was simulated, measured or estimated; together they
+    share one page.
     """
-    from slotwise.compare import write_report
+    from slotwise.report import write_report
 
     with working() as progress:
         page = write_report(results, output, force=force, progress=lambda what: progress(1, 1, what))[0]
@@ -40,6 +46,10 @@ def show(page: Path, as_json: bool) -> None:
         if "runs" in section:
             click.echo(f"{section['title']}: speed (MEASURED)")
             print_table(_runs_table(section["runs"]))
+        elif "figures" in section:
+            click.echo(f"{section['title']}: figures ({section['figures'][0]['label']})")
+        elif "configurations" in section:
+            click.echo(f"{section['title']}: predicted against measured")
         else:
             click.echo(
                 f"{section['title']}: winner at each size (simulated, {section['options']['contract']} contract)"

@@ -1,6 +1,7 @@
 """`slotwise validate`: a grid on the executor against its prices."""
 
 import json
+from contextlib import nullcontext
 
 import click
 
@@ -17,7 +18,7 @@ def _words(text):
 @click.command(
     "validate",
     epilog="Examples: slotwise validate sample --machine machine.json --steps 200 --policy lru --policy lfru+guard "
-    "--slots 25%,50% --width 0,4 --overlap on,off -o validation.json",
+    "--slots 25%,50% --width 0,4 --overlap on,off -o validation",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.argument("trace", metavar="T")
@@ -42,10 +43,11 @@ def _words(text):
 @click.option("--again/--not-again", default=True, show_default=True,
               help="Calibrate once more at the end; without, nothing is conclusive.")  # fmt: skip
 @decisions
-@click.option("-o", "--output", "out", metavar="V.json", help="Result file, new: what --json prints. Finished blocks "
-              "are kept beside it, and the same command goes on with them.")  # fmt: skip
+@click.option("-o", "--output", "out", metavar="DIR", help="Folder for the result, validation.json, and a report on it; "
+              "or a new V.json for the result alone. Finished blocks are kept beside the result, and the same command "
+              "goes on with them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, plan_hash, verify_tokens,
+def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, plan_hash, verify_tokens, out,
             **options):  # fmt: skip
     """Run a grid of a trace T for real, in interleaved blocks, and hold it against the prices of the same grid.
 
@@ -53,17 +55,21 @@ def command(trace, machine, policies, slots, widths, overlaps, verify, misses, a
     configuration; the verdict is passed, failed, or inconclusive where the machine was too restless to tell.
     """
     del plan_hash, verify_tokens  # plans are always hashed, and --verify lists the tokens
-    with working(by_hand=True) as progress:
+    from slotwise.report import validation_in, write_report
+
+    alone = out is None or out.endswith(".json")
+    with nullcontext(out) if alone else validation_in(out) as file, working(by_hand=True) as progress:
         result = slotwise.validate(
             trace, machine, policies=policies, slots=_words(slots), widths=numbers(widths, "width"),
             overlaps=_words(overlaps), verify_tokens=numbers(verify, "verify"), misses=_words(misses),
-            progress=progress, **options,
+            progress=progress, out=file, **options,
         )  # fmt: skip
+    page = None if alone else write_report([file], out)[0]
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
         return
     from .validate_tables import print_validation
 
     print_validation(result)
-    if options["out"]:
-        click.echo(f"{options['out']}: {len(result['configurations'])} configurations")
+    if out:
+        click.echo(f"Report: {page}" if page else f"{out}: {len(result['configurations'])} configurations")

@@ -13,7 +13,7 @@ from .runs import Runs
 from .sections import Section
 from .style import Picture, css_colours
 from .tables import Table
-from .terms import HEADS, MEASURED_PARTS, PARTS, TERMS, TERMS_OF, Head
+from .terms import HEADS, MEASURED_PARTS, OPTIONS_ARE, PARTS, TERMS, TERMS_OF, Head
 from .verdict import headline
 
 
@@ -41,6 +41,20 @@ class Chapter:
     def noun(self) -> str:
         """The name of its records in the summary."""
         return NOUNS[self.what]
+
+    @property
+    def table(self) -> str:
+        """The class of its tables, of those of a sweep all but the winners'."""
+        return "runs" if self.what in ("run", "validation") else self.what if self.what == "machine" else "plain"
+
+    @property
+    def options_are(self) -> str:
+        return OPTIONS_ARE[self.what]
+
+    @property
+    def from_trace(self) -> bool:
+        """Whether it holds rows of a trace, with their counters."""
+        return self.what in ("sweep", "run")
 
 
 NOUNS = {"sweep": "winners", "run": "runs", "machine": "figures", "validation": "configurations"}
@@ -130,7 +144,7 @@ def kinds_of(chapters: list[Chapter]) -> list[str]:
 def terms_of(chapters: list[Chapter]) -> dict[str, str]:
     """What the words of these chapters mean."""
     keys = dict.fromkeys(key for one in chapters for key in one.heads)
-    common = TERMS if any(one.what in ("sweep", "run") for one in chapters) else {}
+    common = TERMS if any(one.from_trace for one in chapters) else {}
     return common | {term: meaning for key in keys for term, meaning in TERMS_OF.get(key, {}).items()}
 
 
@@ -162,15 +176,9 @@ def markdown(chapters: list[Chapter]) -> str:
                 ]
             for table in extra:
                 out += _markdown_table(table)
-        out += [
-            "",
-            "### Options",
-            "",
-            "| option | value |",
-            "|---|---|",
-            *(f"| {name} | {_plain(value)} |" for name, value in one.options),
-            "",
-        ]
+        if one.options:
+            lines = [f"| {name} | {_plain(value)} |" for name, value in one.options]
+            out += ["", "### Options", "", "| option | value |", "|---|---|", *lines, ""]
     terms = (f"- **{term}**: {meaning}" for term, meaning in terms_of(chapters).items())
     out += ["## Terms", "", *terms, "", "## Provenance", ""]
     for one in chapters:

@@ -92,6 +92,25 @@ HEADS = {  # by what a chapter says it holds
         "Tokens per second",
         "are **ESTIMATED**: priced with the times of a machine that was not measured with rows of this size.",
     ),
+    "machine measured": Head(
+        "measured",
+        "The figures of a machine that `slotwise calibrate` measured: what replays are priced with.",
+        "All figures",
+        "are **MEASURED**: by `slotwise calibrate`, on the machine that each section names.",
+    ),
+    "machine estimated": Head(
+        "estimated",
+        "The figures of a machine from datasheets and presets: what replays are priced with. None was measured.",
+        "All figures",
+        "are **ESTIMATED**: from datasheets and presets, not measured.",
+    ),
+    "validation": Head(
+        "predicted and measured",
+        "Prices of replays beside runs of the same plans by the executor; each figure says which of the two it is.",
+        "Figures",
+        "are **SIMULATED** or **ESTIMATED** where they are predicted, and **MEASURED** where the executor carried the "
+        "same plans out.",
+    ),
 }
 PRICED_TERMS = {
     "price": "What a replay takes on a machine: its ticks are walked through with the times of the machine file. "
@@ -104,8 +123,48 @@ PRICED_TERMS = {
     "busy": "The share of the time in which link, GPU, CPU (the cold chain) or host work.",
     "TPOT": "Time per output token over decode steps: a step's time over the tokens that it gives.",
 }
+MACHINE_TERMS = {
+    "expert, row": TERMS["expert, row"],
+    "hot chain, cold chain": "Computing experts that hit, on the device, and experts that miss, on the CPU.",
+    "demand load, speculative load": "A copy of a row into VRAM because it was demanded, or because it was predicted.",
+    "spread": "The standard deviation of single measurements; of an estimate, what such measurements usually have.",
+    "tokens, tokens a row": "Tokens of a step; of these, how many each row serves, as in verify steps and prefill.",
+    "beside each other": "The share of its speed alone that one keeps while the other works.",
+}
+VALIDATION_TERMS = {
+    "block": "Every configuration once, in random order, and the first one, the sentinel, twice more.",
+    "noise floor": "By how much identical runs of a block differ.",
+    "bound by": "The resource that was busiest when the configuration was timed tick by tick.",
+    "the line": "Seconds a token = a + b · misses + c · loads, fitted to the very measurements: what prices must beat.",
+    "pair": "Two configurations that differ in nothing but the policy.",
+    "Kendall's tau": "Pairs of configurations that prediction and measurement order alike, less those that they do "
+    "not, as a share of all: 1 is the same order.",
+    "passed, failed, inconclusive": "By fixed limits for errors and pairs; inconclusive where the machine was too "
+    "restless to tell, or was not measured with such rows.",
+}
 TERMS_OF = {  # terms beyond TERMS, by what a chapter holds
     "measured": MEASURED_TERMS,
     "priced simulated": PRICED_TERMS,
     "priced estimated": PRICED_TERMS,
+    "machine measured": MACHINE_TERMS,
+    "machine estimated": MACHINE_TERMS,
+    "validation": VALIDATION_TERMS,
+}
+MACHINE_PARTS = {
+    "chains": "Hot and cold chain",
+    "copies": "Copies",
+    "wake": "Waking up",
+    "contention": "Beside each other",
+}
+VALIDATION_PARTS = {
+    "against": "Predicted against measured",
+    "pairs": "Policies against each other",
+    "terms": "Where predictions are off",
+    "blocks": "What the machine did meanwhile",
+}
+OPTIONS_ARE = {  # by what a chapter is about
+    "sweep": "Every option of the rows in this section, with its value, or its values where they differ.",
+    "run": "Every option of the rows in this section, with its value, or its values where they differ.",
+    "machine": "What the measurement was asked for.",
+    "validation": "Options beyond the grid.",
 }

@@ -8,17 +8,19 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from .errors import BadResult
+from .machines import MachineFile
 from .opening import holds_runs
 from .prices import price_records
 from .rows import NESTED, read_rows
-from .runs import read_runs, runs_of
+from .runs import Runs, read_runs, runs_of
 from .sections import Section, sections
+from .validations import Validation, validation_of
 
 MARK, PAGE, FIGURES = "report.json", "report.html", "figures"
 SPLITS = dict(zip(("layers.csv", "phases.csv", "requests.csv", "windows.csv"), NESTED, strict=True))
@@ -28,6 +30,7 @@ def write_report(
     paths: Sequence[Path | str],
     out_dir: Path | str,
     *,
+    given: Sequence[Mapping[str, Any]] = (),
     keep: Iterable[Path | str] = (),
     force: bool = False,
     progress: Callable[[str], None] | None = None,
@@ -35,6 +38,9 @@ def write_report(
     """Reads the result files and writes the report into `out_dir`: page, Markdown, figures, CSV, and a summary in JSON.
 
     Files of a sweep become sections of what was simulated, files of runs sections of what was measured, on one page.
+    `given` adds sections about other files, which the caller has read: of a machine {"machine": its object, "file": a
+    name, "sha256": of its content, "meanings": {figure: (unit, meaning)}}, checked; of a validation {"validation": its
+    object, "file": a name}, which is checked here.
 
     Result files that lie in `out_dir` stay there, and so does whatever `keep` names. Other files of the folder are
     never touched either, but unless `force` is set they are refused: they say that the folder is somebody else's. So is
@@ -48,41 +54,55 @@ def write_report(
     """
     from . import page, records
     from .figures import figures, measured_figures
+    from .figures_machine import machine_figures
+    from .figures_validation import validation_figures
+    from .tables_machine import machine_chapter, machine_records
     from .tables_measured import tick_records
+    from .tables_validation import configuration_records, pair_records, validation_chapter
 
+    drawers: dict[type, tuple[Callable, Callable]] = {
+        Section: (figures, page.chapter),
+        Runs: (measured_figures, page.run_chapter),
+        MachineFile: (machine_figures, machine_chapter),
+        Validation: (validation_figures, validation_chapter),
+    }
     out_dir, say = Path(out_dir), progress or (lambda _: None)
     stale = check_folder(out_dir, [*paths, *keep], force=force)
     say("reading results")
     measured = [path for path in paths if holds_runs(path)]
     simulated = [path for path in paths if path not in measured]
-    rows = read_rows(simulated) if simulated or not measured else []
+    others = [_opened(one) for one in given]
+    rows = read_rows(simulated) if simulated or not (measured or others) else []
     run_rows = read_runs(measured)
     if not force:
-        _check_same(out_dir, rows + run_rows)
-    parts = [*sections(rows), *runs_of(run_rows)]
+        same = [(row["file"], row["trace_sha256"], row["trace"]) for row in rows + run_rows]
+        _check_same(out_dir, same + [(one.file, one.identity, one.title) for one in others])
+    parts = [*sections(rows), *runs_of(run_rows), *others]
     chapters = []
     texts: dict[str, str | bytes] = {}
     for i, part in enumerate(parts):
         say(f"drawing {part.title}")
         prefix, anchor = f"{i + 1}-" if len(parts) > 1 else "", f"section-{i + 1}"
-        if isinstance(part, Section):
-            pictures = figures(part, prefix)
-            chapters.append(page.chapter(part, anchor, pictures))
-        else:
-            pictures = measured_figures(part, prefix)
-            chapters.append(page.run_chapter(part, anchor, pictures))
+        draw, chapter = drawers[type(part)]
+        pictures = draw(part, prefix)
+        chapters.append(chapter(part, anchor, pictures))
         texts |= {f"{FIGURES}/{picture.name}.png": picture.png for some in pictures.values() for picture in some}
     say("writing")
     texts["report.md"] = page.markdown(chapters)
     if rows:
         texts["configurations.csv"] = _csv(records.configuration_records(rows))
-        texts["winners.csv"] = _csv(record for one in chapters if one.kind == "simulated" for record in one.records)
+        texts["winners.csv"] = _csv(record for one in chapters if one.what == "sweep" for record in one.records)
         texts |= {name: _csv(records.split_records(rows, split)) for name, split in SPLITS.items()}
     if any(row["prices"] for row in rows):
         texts["prices.csv"] = _csv(price_records(rows))
     if run_rows:
-        texts["runs.csv"] = _csv(record for one in chapters if one.kind == "measured" for record in one.records)
+        texts["runs.csv"] = _csv(record for one in chapters if one.what == "run" for record in one.records)
         texts["timeline.csv"] = _csv(record for part in runs_of(run_rows) for record in tick_records(part))
+    if found := [one for one in others if isinstance(one, MachineFile)]:
+        texts["machine.csv"] = _csv(record for one in found for record in machine_records(one))
+    if found := [one for one in others if isinstance(one, Validation)]:
+        texts["validation.csv"] = _csv(record for one in found for record in configuration_records(one))
+        texts["pairs.csv"] = _csv(record for one in found for record in pair_records(one))
     names = [PAGE, *sorted(texts), MARK]
     texts[PAGE] = page.html(chapters, [name for name in sorted(texts) if "/" not in name] + [f"{FIGURES}/"])
     texts[MARK] = json.dumps(_summary(chapters, names), indent=1, ensure_ascii=False, allow_nan=False)
@@ -126,23 +146,32 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
 def earlier_report(out_dir: Path | str) -> list[str]:
     """The traces that the report in a folder is on; [] if there is none."""
     summary = _summary_of(Path(out_dir) / MARK)
-    return list(dict.fromkeys(str(one.get("trace")) for one in _sections_of(summary))) or ["other traces"] * bool(
-        summary
-    )
+    return list(dict.fromkeys(str(one.get("trace") or one.get("machine")) for one in _sections_of(summary))) or [
+        "other traces"
+    ] * bool(summary)
 
 
-def _check_same(out_dir: Path, rows: Sequence[Any]) -> None:
-    """A report may take the place of one made from files of the same names that were on no other traces."""
+def _opened(one: Mapping[str, Any]) -> MachineFile | Validation:
+    if "machine" in one:
+        return MachineFile(one["file"], one["sha256"], one["machine"], one["meanings"])
+    return validation_of(one["file"], one["validation"])
+
+
+def _check_same(out_dir: Path, here: Sequence[tuple[str, str, str]]) -> None:
+    """A report may take the place of one made from files of the same names that were on no other traces or machines.
+
+    here: file, what must be the same, and its name.
+    """
     there = _sections_of(_summary_of(out_dir / MARK))
     files = {name for one in there for name in one.get("files") or []}
-    traces = {one.get("trace_sha256"): one.get("trace") for one in there}
-    new_files, new_traces = {row["file"] for row in rows}, {row["trace_sha256"] for row in rows}
+    traces = {one.get("trace_sha256") or one.get("machine"): one.get("trace") or one.get("machine") for one in there}
+    new_files, new_traces = {file for file, *_ in here}, {same for _, same, _ in here}
     if not there or (files == new_files and set(traces) <= new_traces):
         return
     named = ", ".join(str(name) for name in dict.fromkeys(traces.values()))
     raise BadResult(
         f"{out_dir}: holds a report on {named} from {', '.join(sorted(map(str, files)))}, and this one is on "
-        f"{', '.join(dict.fromkeys(row['trace'] for row in rows))} from {', '.join(sorted(new_files))}; "
+        f"{', '.join(dict.fromkeys(name for *_, name in here))} from {', '.join(sorted(new_files))}; "
         "name another folder, or replace it with --force"
     )
 
@@ -228,8 +257,8 @@ def _summary(chapters: Sequence[Any], names: list[str]) -> dict[str, Any]:
         "format": "slotwise.report",
         "version": 1,
         "written_by": f"slotwise {version('slotwise')}",
-        "simulated": any(one.kind == "simulated" for one in chapters),
-        "measured": any(one.kind == "measured" for one in chapters),
+        "simulated": any("simulated" in one.kind for one in chapters),
+        "measured": any("measured" in one.kind for one in chapters),
         "page": PAGE,
         "files": names,
         "sections": about,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from slotwise.replay.machine import write_machine as write_machine
     from slotwise.replay.machine_presets import estimate_machine as estimate_machine
     from slotwise.replay.machine_presets import list_machines as list_machines
-    from slotwise.reports import write_report as write_report
     from slotwise.reports.errors import BadResult as BadResult
     from slotwise.traces import Trace as Trace
     from slotwise.traces import TraceWarning as TraceWarning
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from .calibrate import calibrate as calibrate
     from .compare import compare as compare
     from .quality import plot_predictions as plot_predictions
+    from .report import write_report as write_report
     from .run import run as run
     from .validate import validate as validate
 
@@ -87,7 +87,7 @@ _HOMES = {  # public name -> the module that defines it
     "list_exports": "slotwise.traces.exporting",
     "open_counted": "slotwise.traces.profile",
     "write_profile": "slotwise.traces.profile",
-    "write_report": "slotwise.reports",
+    "write_report": "slotwise.report",
     "TraceWarning": "slotwise.traces.errors",
     "BadTrace": "slotwise.traces.errors",
     "BadPolicy": "slotwise.policies.errors",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,13 +150,6 @@ def _each(one_or_more: Any) -> list[Any]:
     return (
         list(one_or_more) if isinstance(one_or_more, Iterable) and not isinstance(one_or_more, str) else [one_or_more]
     )
-
-
-def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -> list[Path]:
-    """`slotwise.reports.write_report`: result files in, a folder of page, figures and tables out."""
-    from slotwise.reports import write_report
-
-    return write_report(paths, out_dir, **how)
 
 
 def written(value: float | None, unit: str) -> str:

@@ -25,6 +25,7 @@ from slotwise.traces.files import beside, check_target
 
 from .calibrate import calibrate, layout_of
 from .callable_file import callable_as_its_function
+from .report import VALIDATION
 from .run_result import machine as processor
 from .validate_blocks import Blocks, load_now, load_since
 from .validate_grid import Config, grid_of
@@ -213,7 +214,7 @@ def _result(
         )  # fmt: skip
     return plain(
         {
-            **judged, "plans": "equal", "drift_by_part": drift,
+            "format": VALIDATION, "version": 1, **judged, "plans": "equal", "drift_by_part": drift,
             "terms": {
                 name: statistics.median(
                     row["terms"][name]["predicted"] - row["terms"][name]["measured"] for row in rows

@@ -1,0 +1,108 @@
+"""Figures of a machine file: both chains, copies, waking up, and what they leave each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import metrics
+from .charts_lines import Curve, curves
+from .groups import Groups
+from .machines import ROWS, SHARES, MachineFile, by_rows, by_tokens
+from .style import LIGHT, Picture, drawn
+
+SPREAD = "Bars: the standard deviation of single measurements."
+KINDS = {"demand": "demand loads", "ahead": "speculative loads"}
+COLOURS = {"cold_with_link": ("c4", "...."), "link_with_cold": ("c2", ""), "hot_with_link": ("c1", "")}
+
+
+def machine_figures(machine: MachineFile, prefix: str = "") -> dict[str, list[Picture]]:
+    """Every figure by part of the page; a part without data is empty."""
+    parts = {"chains": chains, "copies": copies, "wake": wake, "contention": contention}
+    return {name: drawn(lambda draw=draw: list(draw(machine, prefix))) for name, draw in parts.items()}
+
+
+def chains(machine: MachineFile, prefix: str) -> Iterator[Picture]:
+    """Time of the hot and of the cold chain, by rows and by tokens, for each size of row."""
+    for row_bytes in machine.sizes:
+        size = metrics.size(row_bytes)
+        for chain in ("hot", "cold"):
+            found = machine.sheets(chain, row_bytes)
+            for threads, sheets in found.items():
+                of = f", {threads} thread{'s' * (threads > 1)}" if threads else ""
+                slug = f"{prefix}{chain}-{row_bytes}" + (f"-{threads}" if len(found) > 1 else "")
+                yield curves(
+                    machine, f"{slug}-rows", f"{chain.capitalize()} chain by rows of {size}{of}", by_rows(sheets),
+                    labels=("rows (experts) of a tick", "µs"), log=(True, True), ticks=sheets[-1]["rows"],
+                    caption=f"From the start of the work to its end; each row serves one token. {SPREAD}",
+                )  # fmt: skip
+                if lines := by_tokens(sheets):
+                    yield curves(
+                        machine, f"{slug}-tokens", f"{chain.capitalize()} chain by tokens, rows of {size}{of}", lines,
+                        labels=(f"tokens that each row serves, in steps of {sheets[-1]['tokens']}", "µs"),
+                        log=(True, True), ticks=sheets[-1]["pairs_per_row"],
+                        caption=f"Flat: reading the row takes longest. Rising: computing does. {SPREAD}",
+                    )  # fmt: skip
+    if not machine.found["sheets"]:
+        for chain in ("hot", "cold"):
+            lines = {f"rows of {metrics.size(size)}": machine.chain(chain, size) for size in machine.sizes}
+            yield curves(
+                machine, f"{prefix}{chain}-rates", f"{chain.capitalize()} chain by rows, from its rates", lines,
+                labels=("rows (experts) of a tick, one token each", "µs"), log=(True, True), ticks=ROWS,
+                caption=f"The file has no measured curves: base, and bytes over a rate. {SPREAD}",
+            )  # fmt: skip
+
+
+def copies(machine: MachineFile, prefix: str) -> Iterator[Picture]:
+    """Time of a batch of copies by its rows."""
+    for row_bytes in machine.sizes:
+        lines = {text: machine.copies(kind, row_bytes) for kind, text in KINDS.items()}
+        yield curves(
+            machine, f"{prefix}copies-{row_bytes}", f"A batch of copies, rows of {metrics.size(row_bytes)}", lines,
+            labels=("rows of the batch", "µs"), log=(True, True), ticks=ROWS,
+            caption=f"Start of the batch, and for each row its start and its bytes. {SPREAD}",
+        )  # fmt: skip
+
+
+def wake(machine: MachineFile, prefix: str) -> Iterator[Picture]:
+    """How much later the cold chain begins after it had nothing to do."""
+    found = machine.found["wake"]
+    if not found:
+        return
+    gaps = [1e3 * each["gap_s"] for each in found]
+    line = Curve(gaps, [1e6 * each["seconds"] for each in found], [1e6 * each["spread_s"] for each in found])
+    yield curves(
+        machine, f"{prefix}wake", "Waking up of the cold chain", {"after a gap": line},
+        labels=("gap without work, ms", "later by, µs"), log=(True, False), ticks=gaps,
+        caption=f"Beyond the start of a chain that is awake. {SPREAD}",
+    )  # fmt: skip
+
+
+def contention(machine: MachineFile, prefix: str) -> Iterator[Picture]:
+    """Shares of their speeds alone, by CPU threads."""
+    found = machine.found["contention"]
+    lines = [f"{who}, while {what}" for who, what in SHARES.values()]
+    groups = Groups(
+        machine, "Beside each other", {_threads(each): lines for each in found}, right=0.95,
+    )  # fmt: skip
+    told = []
+    for each in found:
+        name = _threads(each)
+        for i, key in enumerate(SHARES):
+            value, spread = 100 * each[key]["value"], 100 * each[key]["spread"]
+            groups.bar(name, i, 0, value, *COLOURS[key])
+            groups.axes.errorbar(value, groups.at[name, i], xerr=spread, color=LIGHT["ink"], capsize=2.5, elinewidth=1)
+            text = f"{metrics.number(value)} ± {metrics.number(spread)} %" if spread else f"{metrics.number(value)} %"
+            groups.said(name, i, value + spread, text)
+            told.append(f"{name}, {lines[i]}: {text}")
+    groups.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
+    groups.axes.set_xlim(0, max(105, groups.axes.get_xlim()[1]))
+    groups.axes.set_xlabel("% of the speed alone")
+    yield groups.panel.picture(
+        f"{prefix}contention", alt=f"Speed beside each other. {'; '.join(told)}.",
+        caption=f"Copies and both chains share the memory of the host or the device. {SPREAD}",
+    )  # fmt: skip
+
+
+def _threads(each: Mapping[str, Any]) -> str:
+    return f"{each['threads']} CPU thread{'s' * (each['threads'] > 1)}"

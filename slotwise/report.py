@@ -1,0 +1,88 @@
+"""Files of every kind that there is a page for -> a report: what is not Parquet is told apart by what it says it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+VALIDATED = "validation.json"
+VALIDATION = "slotwise.validation"  # the format of what `slotwise.validate` writes
+MOST_BYTES = 1 << 30  # of a JSON file
+
+
+def write_report(paths: Sequence[Path | str], out_dir: Path | str, **how: Any) -> list[Path]:
+    """Writes page, Markdown, figures, CSV and a summary in JSON into `out_dir`; returns the files, the page first.
+
+    paths: results of `slotwise.sweep` and `slotwise.run`, machine files, and results of `slotwise.validate`; together
+    they share one page, a section for each. how: keep, force and progress, as `slotwise.reports.write_report` says.
+    Raises BadResult or BadOption: a file that cannot be reported on, or a folder that is not ours.
+    """
+    from slotwise.reports import write_report as write
+
+    paths = list(paths)
+    given = {path: found for path in paths if (found := _given(Path(path))) is not None}
+    keep = [*how.pop("keep", ()), *given]
+    return write([path for path in paths if path not in given], out_dir, given=list(given.values()), keep=keep, **how)
+
+
+@contextmanager
+def validation_in(folder: Path | str) -> Iterator[Path]:
+    """The file for the result of a validation in the folder for the report on it, which is made, and goes if unused.
+
+    Raises BadResult: the folder is somebody else's.
+    """
+    from slotwise.reports import check_folder
+
+    folder = Path(folder)
+    file = folder / VALIDATED
+    check_folder(folder, [file, file.with_name(f"{VALIDATED}.part")])
+    new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield file
+    finally:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _given(path: Path) -> dict[str, Any] | None:
+    """What a report takes of a JSON file; None for other files."""
+    from slotwise.replay.machine import FORMAT as MACHINE
+    from slotwise.replay.machine import machine_of
+    from slotwise.replay.machine_figures import FIGURES
+    from slotwise.reports.errors import BadResult
+
+    found = _object(path)
+    if found is None:
+        return None
+    if found.get("format") == VALIDATION:
+        return {"validation": found, "file": path.name}
+    if found.get("format") != MACHINE:
+        raise BadResult(
+            f"{path}: JSON that says it is {found.get('format')!r}; a report is made from {MACHINE} (of `calibrate`, "
+            f"`machine`), {VALIDATION} (of `validate -o`), and what `sweep` and `run` write"
+        )
+    machine = machine_of(found, str(path))
+    meanings = {name: (figure.unit, figure.meaning) for name, figure in FIGURES.items()}
+    plain = json.loads(json.dumps(machine.to_dict()))
+    return {"machine": plain, "sha256": machine.sha256, "meanings": meanings, "file": path.name}
+
+
+def _object(path: Path) -> Mapping[str, Any] | None:
+    """The object in a JSON file, known by its first letter; None for anything else."""
+    from slotwise.reports.errors import BadResult
+
+    if not path.is_file():  # what there is none of, or is a folder, is refused where other results are opened
+        return None
+    with path.open("rb") as file:
+        if not file.read(64).lstrip().startswith(b"{"):
+            return None
+    if path.stat().st_size > MOST_BYTES:
+        raise BadResult(f"{path}: has {path.stat().st_size} bytes; no machine file and no validation has so many")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BadResult(f"{path}: is cut off or damaged ({error}); make it again") from error

@@ -43,8 +43,8 @@ def _words(text):
 @click.option("--again/--not-again", default=True, show_default=True,
               help="Calibrate once more at the end; without, nothing is conclusive.")  # fmt: skip
 @decisions
-@click.option("-o", "--output", "out", metavar="DIR", help="Folder for the result, validation.json, and a report on it; "
-              "or a new V.json for the result alone. Finished blocks are kept beside the result, and the same command "
+@click.option("-o", "--output", "out", metavar="DIR", help="Folder for the result, validation.json, and a report on "
+              "it; or a new V.json for the result alone. Finished blocks are kept beside the result, and the same command "
               "goes on with them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, plan_hash, verify_tokens, out,
@@ -57,14 +57,14 @@ def command(trace, machine, policies, slots, widths, overlaps, verify, misses, a
     del plan_hash, verify_tokens  # plans are always hashed, and --verify lists the tokens
     from slotwise.report import validation_in, write_report
 
-    alone = out is None or out.endswith(".json")
-    with nullcontext(out) if alone else validation_in(out) as file, working(by_hand=True) as progress:
+    folder = None if out is None or out.endswith(".json") else out
+    with validation_in(folder) if folder else nullcontext(out) as file, working(by_hand=True) as progress:
         result = slotwise.validate(
             trace, machine, policies=policies, slots=_words(slots), widths=numbers(widths, "width"),
             overlaps=_words(overlaps), verify_tokens=numbers(verify, "verify"), misses=_words(misses),
             progress=progress, out=file, **options,
         )  # fmt: skip
-    page = None if alone else write_report([file], out)[0]
+    page = write_report([file], folder)[0] if file and folder else None
     if as_json:
         click.echo(json.dumps(result, allow_nan=False))
         return

@@ -113,8 +113,8 @@ def pairs(found: Validation, prefix: str) -> Iterator[Picture]:
     yield groups.panel.picture(
         f"{prefix}pairs", alt=f"Policies against each other. {'; '.join(told)}.",
         caption="Line: measured, 95 %; diamond: predicted. Equal in everything but the policy. A pair is decided where "
-        "the measured interval excludes 0; then the prediction must have its sign, and its size within a quarter or the "
-        "noise.",
+        "the measured interval excludes 0; then the prediction must have its sign, and its size within a quarter or "
+        "the noise.",
     )  # fmt: skip
 
 

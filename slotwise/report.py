@@ -34,10 +34,12 @@ def validation_in(folder: Path | str) -> Iterator[Path]:
 
     Raises BadResult: the folder is somebody else's.
     """
-    from slotwise.reports import check_folder
+    from slotwise.reports import BadResult, check_folder, earlier_report
 
     folder = Path(folder)
     file = folder / VALIDATED
+    if not file.exists() and (there := earlier_report(folder)):
+        raise BadResult(f"{folder}: holds a report on {', '.join(there)}; name another folder")
     check_folder(folder, [file, file.with_name(f"{VALIDATED}.part")])
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,8 +44,8 @@ def _words(text):
               help="Calibrate once more at the end; without, nothing is conclusive.")  # fmt: skip
 @decisions
 @click.option("-o", "--output", "out", metavar="DIR", help="Folder for the result, validation.json, and a report on "
-              "it; or a new V.json for the result alone. Finished blocks are kept beside the result, and the same command "
-              "goes on with them.")  # fmt: skip
+              "it; or a new V.json for the result alone. Finished blocks are kept beside the result, and the same "
+              "command goes on with them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, plan_hash, verify_tokens, out,
             **options):  # fmt: skip

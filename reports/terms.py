@@ -100,7 +100,7 @@ HEADS = {  # by what a chapter says it holds
     ),
     "machine estimated": Head(
         "estimated",
-        "The figures of a machine from datasheets and presets: what replays are priced with. None was measured.",
+        "The figures of a machine from datasheets and presets: what replays are priced with. Nothing was measured.",
         "All figures",
         "are **ESTIMATED**: from datasheets and presets, not measured.",
     ),

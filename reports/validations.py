@@ -113,7 +113,7 @@ def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
     for name in TERMS:
         say.number(f"terms.{name}", terms.get(name), -MOST)
     strata = say.table("strata", found.get("strata"))
-    for name, each in {"all": found.get("all"), **strata}.items():
+    for name, each in {"all": found.get("all"), **{f"strata.{key}": one for key, one in strata.items()}}.items():
         one = say.table(name, each)
         for at, errors in ((name, one), (f"{name}.baseline", say.table(f"{name}.baseline", one.get("baseline")))):
             for key in THREE:

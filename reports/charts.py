@@ -74,6 +74,8 @@ def against_size(
         aside = offset_copy(axes.transData, panel.figure, SIDE * (i - (len(spans or {}) - 1) / 2), units="points")
         for size, (low, high) in ends.items():
             axes.plot((size.slots, size.slots), (low, high), transform=aside, **SPAN, color=styles[policy]["color"])
+            axes.update_datalim([(size.slots, low), (size.slots, high)])
+    axes.autoscale_view()
     if sizes[0].slots > 0 and sizes[-1].slots / sizes[0].slots >= 40:
         axes.set_xscale("log", base=2)
     _size_axes(panel, section, sizes)

@@ -58,6 +58,7 @@ def joined(
             at = offset_copy(panel.axes.transData, panel.figure, aside * MARK, units="points")
             if spans and (span := spans.get((policy, look))):
                 panel.axes.plot((x, x), span, transform=at, **SPAN | {"color": how["color"], "zorder": 1.8})
+                panel.axes.update_datalim([(x, end) for end in span])
             fill = how["color"] if look == plain else LIGHT["paper"]
             panel.axes.plot(x, y, linestyle="", markeredgewidth=1.3, markerfacecolor=fill, transform=at, **how)
             told.append(f"{policy} at {section.look_name(look)}: {say(*found[look])}")

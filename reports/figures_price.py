@@ -35,7 +35,7 @@ def priced_figures(part: Priced, prefix: str) -> Iterator[Picture]:
         if not look.width and part.bound:
             curves["victims by opt"] = curves_of(part, look, speed, bounds=True).get(part.bound, {})
         if ceiling := part.ceilings(look):
-            curves[f"oracle, {at}"] = {size: value for size, (value, _) in ceiling.items()}
+            curves[f"ceiling: oracle, {at}"] = {size: value for size, (value, _) in ceiling.items()}
         yield against_size(
             part, f"{prefix}speed-{slug(part, look)}", f"Tokens per second, {at}",
             {policy: curve for policy, curve in curves.items() if curve}, unit="", label="tokens/s", spans=ends,

@@ -38,7 +38,7 @@ class Subject:
 
     title: str
     label: str
-    first: Mapping[str, str]
+    about: str
 
 
 def check_page(path: Path | str, *, force: bool = False) -> None:
@@ -160,7 +160,7 @@ def figure(value: float | None, interval: Sequence[float] | None, digits: int = 
 
 
 def _pictures(advice: Advice) -> list[Picture]:
-    subject: Any = Subject(advice["trace"], advice["label"], {"contract": "event", "scope": advice["scope"]})
+    subject = Subject(advice["trace"], advice["label"], f"contract event · scope {advice['scope']}")
     return [_curve(advice, subject), _candidates(advice, subject)]
 
 

@@ -18,6 +18,7 @@ from slotwise.replay.machine_figures import FIGURES, Contention, Figure, Sheet
 from slotwise.reports import metrics
 from slotwise.reports.machines import ROWS, MachineFile
 
+pytestmark = pytest.mark.once
 ROW = 96 << 10
 
 

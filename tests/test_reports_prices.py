@@ -23,6 +23,7 @@ from slotwise.reports.prices import CAUSES, check_price
 from slotwise.reports.rows import read_rows
 from slotwise.reports.sections import sections
 
+pytestmark = pytest.mark.once
 ROW = 1 << 20
 POLICIES = ("lru", "lru+gate", "lfru+guard", "opt")
 

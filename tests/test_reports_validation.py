@@ -21,6 +21,7 @@ from slotwise.reports import BadResult, metrics
 from slotwise.reports.validations import STRATA, TERMS, validation_of
 from slotwise.validate_judge import judge
 
+pytestmark = pytest.mark.once
 POLICIES = ("lru", "lfru+guard")
 
 

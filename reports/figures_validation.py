@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from . import metrics
 from .charts_lines import Curve, curves, plain_numbers
 from .groups import Groups
-from .style import LIGHT, Panel, Picture, drawn
+from .style import LIGHT, Panel, Picture, drawn, short
 from .validations import STRATA, TERMS, Validation
 
 LOOKS = {"cold": ("c4", "s"), "hot": ("c1", "o"), "link": ("c2", "^"), "host": ("c3", "D")}
@@ -156,7 +156,8 @@ def blocks(found: Validation, prefix: str) -> Iterator[Picture]:
         for i in range(len(each[0]))
     }
     yield curves(
-        found, f"{prefix}blocks", f"The sentinel: {found.names[0]}", lines, labels=("block", "tokens/s"), ticks=numbers,
+        found, f"{prefix}blocks", f"The sentinel: {short(found.names[0], 48)}", lines, labels=("block", "tokens/s"),
+        ticks=numbers,
         caption=f"The same configuration in every block: what moves here is the machine. "
         f"{found.found['blocks_dropped']} blocks were dropped as it was off by over 3 % in them.",
     )  # fmt: skip

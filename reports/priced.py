@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from . import metrics
 from .curves import base_row
-from .prices import LABELS, SETTING, setting_of, told
+from .prices import SETTING, setting_of, told
 from .rows import Row
 from .sections import Key, Look, Section, Size
 
@@ -91,11 +90,6 @@ def priced_of(section: Section) -> list[Priced]:
     }
     parts = [Priced(rows, section.differs, f" ({words[key]})" if words[key] else "") for key, rows in groups.items()]
     return [part for part in parts if part.looks and any(speed(row) == speed(row) for row in part.rows)]
-
-
-def labels_of(parts: Iterable[Priced]) -> list[str]:
-    found = {part.label for part in parts}
-    return [label for label in LABELS if label in found]
 
 
 def answer(part: Priced) -> list[str]:

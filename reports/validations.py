@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -181,8 +180,8 @@ class _Entries:
             )
 
     def number(self, name: str, value: Any, least: float, *, may_be_null: bool = False) -> None:
-        known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not (may_be_null and value is None) and not (known and least <= value <= MOST):
+        known = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not (may_be_null and value is None) and not (known and least <= value <= MOST):  # nan is neither
             raise BadResult(
                 f"{self.where}: {name} is {str(value)[:60]!r}, but must be a number from {least:g}; no result of a "
                 "validation"

@@ -198,6 +198,7 @@ def test_the_page_stands_alone_and_says_of_every_table_and_figure_where_it_is_fr
         ("noise_floor", None, "noise_floor is 'None', but must be a number from 0"),
         ("all.baseline.p95", float("nan"), "all.baseline.p95 is 'nan', but must be a number from 0"),
         ("configurations", [], "configurations is '[]', but must be one or more"),
+        ("drift", 10**400, "drift is '1000000000000"),
         ("configurations.3.measured", 0, "configurations[3].measured is '0', but must be a number from 1e-12"),
         ("configurations.0.stratum", "moon", "configurations[0].stratum is 'moon', but must be one of cold, hot"),
         ("configurations.1.measured_interval", [2, 1], "configurations[1].measured_interval is '[2, 1]', but must"),

@@ -8,12 +8,13 @@ from typing import Any
 from . import metrics
 from .charts_lines import Curve, curves
 from .groups import Groups
-from .machines import ROWS, SHARES, MachineFile, by_rows, by_tokens
+from .machines import BESIDE, ROWS, SHARES, MachineFile, by_rows, by_tokens
 from .style import LIGHT, Picture, drawn
 
 SPREAD = "Bars: the standard deviation of single measurements."
 KINDS = {"demand": "demand loads", "ahead": "speculative loads"}
 COLOURS = {"cold_with_link": ("c4", "...."), "link_with_cold": ("c2", ""), "hot_with_link": ("c1", "")}
+COLOURS |= {"hot_with_cold": COLOURS["hot_with_link"], "cold_with_hot": COLOURS["cold_with_link"]}
 
 
 def machine_figures(machine: MachineFile, prefix: str = "") -> dict[str, list[Picture]]:
@@ -80,21 +81,20 @@ def wake(machine: MachineFile, prefix: str) -> Iterator[Picture]:
 
 def contention(machine: MachineFile, prefix: str) -> Iterator[Picture]:
     """Shares of their speeds alone, by CPU threads."""
-    found = machine.found["contention"]
-    lines = [f"{who}, while {what}" for who, what in SHARES.values()]
-    groups = Groups(
-        machine, "Beside each other", {_threads(each): lines for each in found}, right=0.95,
-    )  # fmt: skip
+    found = [(_threads(each), each, SHARES) for each in machine.found["contention"]]
+    if at_once := machine.found.get("overlap"):
+        found.append(("both chains at once", at_once, BESIDE))
+    shown = {name: [f"{who}, while {what}" for who, what in keys.values()] for name, _, keys in found}
+    groups = Groups(machine, "Beside each other", shown, right=0.95)
     told = []
-    for each in found:
-        name = _threads(each)
-        for i, key in enumerate(SHARES):
+    for name, each, keys in found:
+        for i, key in enumerate(keys):
             value, spread = 100 * each[key]["value"], 100 * each[key]["spread"]
             groups.bar(name, i, 0, value, *COLOURS[key])
             groups.axes.errorbar(value, groups.at[name, i], xerr=spread, color=LIGHT["ink"], capsize=2.5, elinewidth=1)
             text = f"{metrics.number(value)} ± {metrics.number(spread)} %" if spread else f"{metrics.number(value)} %"
             groups.said(name, i, value + spread, text)
-            told.append(f"{name}, {lines[i]}: {text}")
+            told.append(f"{name}, {shown[name][i]}: {text}")
     groups.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
     groups.axes.set_xlim(0, max(105, groups.axes.get_xlim()[1]))
     groups.axes.set_xlabel("% of the speed alone")

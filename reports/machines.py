@@ -20,6 +20,12 @@ SHARES = {  # what is kept of its speed alone: field -> name, while
     "hot_with_link": ("hot chain", "the link works"),
 }
 
+BESIDE = {  # the same, where both chains at once were measured
+    "hot_with_cold": ("hot chain", "the cold chain works"),
+    "cold_with_hot": ("cold chain", "the hot chain works"),
+}
+AT_ONCE = "what a tick with work for both chains takes beyond that"
+
 
 @dataclass(frozen=True, eq=False)
 class MachineFile:
@@ -54,6 +60,18 @@ class MachineFile:
         return self.found["figures"][name]["spread"]
 
     @cached_property
+    def more(self) -> dict[str, tuple[Mapping[str, float], str, str]]:
+        """Figures that only some files have, by name: value and spread, unit, meaning."""
+        out = {}
+        for policy, figures in self.found.get("policies", {}).items():
+            for name, figure in figures.items():
+                out[f"{name} of {policy}"] = figure, *self.meanings.get(name, ("seconds", ""))
+        for name, figure in self.found.get("overlap", {}).items():
+            shown = ("of its speed alone", " while ".join(BESIDE[name])) if name in BESIDE else ("seconds", AT_ONCE)
+            out[name] = figure, *shown
+        return out
+
+    @cached_property
     def sizes(self) -> list[int]:
         """Bytes of the rows that curves are drawn for."""
         return sorted({sheet["row_bytes"] for sheet in self.found["sheets"]} or SIZES)
@@ -84,13 +102,12 @@ class MachineFile:
         return Curve(ROWS, seconds, spread)
 
 
+UNITS = {"seconds": ("µs", 1e6), "bytes per second": ("GB/s", 1e-9), "of its speed alone": ("%", 100)}
+
+
 def written(value: float, unit: str) -> str:
-    """Seconds in microseconds, rates in GB/s."""
-    return metrics.number(value * (1e6 if unit == "seconds" else 1e-9))
-
-
-def unit_of(unit: str) -> str:
-    return "µs" if unit == "seconds" else "GB/s"
+    """Seconds in microseconds, rates in GB/s, shares in per cent."""
+    return metrics.number(value * UNITS[unit][1])
 
 
 def by_rows(sheets: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:

@@ -111,8 +111,8 @@ def price_records(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
             head = {name: row[name] for name in ("trace", "policy", "slots", "slots_asked", "width", "predictor")}
             yield {
                 **head, "contract": row["contract"], "scope": row["scope"], "horizon": row["horizon"],
-                "hit_rate": metrics.hit_rate(row), **{name: price[name] for name in SETTING},
-                **{name: price[name] for name in (*COUNTS, *AMOUNTS, *FREE)},
+                "hit_rate": metrics.hit_rate(row),
+                **{name: value for name, value in price.items() if not isinstance(value, (dict, list))},
                 **{
                     f"{name}_{end}": (price[f"{name}_interval"] or (None, None))[i]
                     for name in INTERVALS

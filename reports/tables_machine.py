@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import metrics
-from .machines import SHARES, MachineFile, by_rows, unit_of, written
+from .machines import SHARES, UNITS, MachineFile, by_rows, written
 from .page import Chapter
 from .style import Picture
 from .tables import NONE, Cell, Table, table
@@ -64,15 +64,21 @@ def _answer(machine: MachineFile) -> list[str]:
     return out
 
 
+def _every(machine: MachineFile) -> dict[str, tuple[Mapping[str, float], str, str]]:
+    """Value and spread, unit and meaning of all figures."""
+    usual = {name: (machine.found["figures"][name], *about) for name, about in machine.meanings.items()}
+    return usual | machine.more
+
+
 def _figures(machine: MachineFile) -> Table:
     rows = []
-    for name, (unit, meaning) in machine.meanings.items():
+    for name, (figure, unit, meaning) in _every(machine).items():
         source = machine.found["sources"].get(name)
         rows.append(
             {
                 "figure": (name,), "what it is": (meaning, *([str(source)] if source else [])),
-                "unit": (unit_of(unit),), "value": (written(machine.value(name), unit),),
-                "spread": (f"± {written(machine.spread(name), unit)}",),
+                "unit": (UNITS[unit][0],), "value": (written(figure["value"], unit),),
+                "spread": (f"± {written(figure['spread'], unit)}",),
             }
         )  # fmt: skip
     note = f"{machine.label}. Spread: the standard deviation of single measurements, in the same unit."
@@ -136,10 +142,10 @@ def _options(machine: MachineFile) -> list[tuple[str, str]]:
 
 def figure_records(machine: MachineFile) -> Iterator[dict[str, Any]]:
     """A line per figure."""
-    for name, (unit, meaning) in machine.meanings.items():
+    for name, (figure, unit, meaning) in _every(machine).items():
         yield {
             "label": machine.label, "machine": machine.title, "what": "figure", "name": name,
-            "value": machine.value(name), "spread": machine.spread(name), "unit": unit, "meaning": meaning,
+            "value": figure["value"], "spread": figure["spread"], "unit": unit, "meaning": meaning,
         }  # fmt: skip
 
 

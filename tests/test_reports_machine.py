@@ -15,7 +15,7 @@ from test_reports_parts import Page
 
 import slotwise
 from slotwise.replay.machine_figures import FIGURES, Contention, Figure, Sheet
-from slotwise.reports import metrics
+from slotwise.reports import metrics, write_report
 from slotwise.reports.machines import ROWS, MachineFile
 
 pytestmark = pytest.mark.once
@@ -123,6 +123,22 @@ def test_each_chain_has_a_curve_for_each_size_and_number_of_threads(both, measur
     (woken,) = [text for text in said if "Waking up" in text]
     last = measured.wake[-1]
     assert f"{metrics.number(1e6 * last.seconds)} ± {metrics.number(1e6 * last.spread_s)}" in woken
+
+
+def test_figures_of_policies_and_of_both_chains_at_once_are_shown_where_a_file_has_them(measured, tmp_path):
+    found = json.loads(json.dumps(measured.to_dict()))
+    found["policies"] = {"lfru": {"policy_s": {"value": 3.5e-5, "spread": 1e-6}}}
+    shares = {"hot_with_cold": {"value": 0.75, "spread": 0.01}, "cold_with_hot": {"value": 0.5, "spread": 0.02}}
+    found["overlap"] = shares | {"overlap_s": {"value": 4.25e-6, "spread": 5e-7}}
+    meanings = {name: (figure.unit, figure.meaning) for name, figure in FIGURES.items()}
+    given = [{"machine": found, "file": "m.json", "sha256": "e" * 64, "meanings": meanings}]
+    page = write_report([], tmp_path / "out", given=given)[0]
+    text = html.unescape(page.read_text())
+    assert "policy_s of lfru" in text
+    for said in ("35", "± 1", "75", "50", "4.25", "± 0.500"):
+        assert f">{said}</td>" in text
+    assert "both chains at once, hot chain, while the cold chain works: 75 ± 1 %" in text
+    assert "both chains at once, cold chain, while the hot chain works: 50 ± 2 %" in text
 
 
 def test_curves_of_rates_are_base_and_bytes_and_their_spreads_add_as_squares(estimated):

@@ -148,7 +148,7 @@ def terms(found: Validation, prefix: str) -> Iterator[Picture]:
 def blocks(found: Validation, prefix: str) -> Iterator[Picture]:
     """What the sentinel reached in each block."""
     each = [block["tokens_per_s"][0] for block in found.found["each_block"]]
-    if len(each) < 2 or len({len(runs) for runs in each}) > 1:
+    if len(each) < 2 or found.parts or len({len(runs) for runs in each}) > 1:
         return
     numbers = list(range(1, len(each) + 1))
     lines = {

@@ -11,7 +11,7 @@ from .page import Chapter
 from .style import Picture
 from .tables import NONE, Cell, Table, table
 from .terms import VALIDATION_PARTS
-from .validations import STRATA, TERMS, THREE, Validation
+from .validations import PART, STRATA, TERMS, THREE, Validation
 
 MOST_ROWS = 400  # of a table; the CSV has all
 
@@ -19,7 +19,8 @@ MOST_ROWS = 400  # of a table; the CSV has all
 def validation_chapter(found: Validation, anchor: str, figures: dict[str, list[Picture]]) -> Chapter:
     extra = {
         "against": [_strata(found)], "pairs": [_pairs(found)] if found.found["pairs"]["each"] else [],
-        "terms": [_terms(found)], "blocks": [_recorded(found)] if found.recorded else [],
+        "terms": [_terms(found)],
+        "blocks": [draw(found) for draw, there in ((_parts, found.parts), (_recorded, found.recorded)) if there],
     }  # fmt: skip
     said = found.found
     return Chapter(
@@ -155,6 +156,16 @@ def _all_terms(found: Validation) -> Table:
         rows.append(cells)
     note = "Predicted less measured, of the seconds of the timed run; below it what was measured."
     return table("Residuals of every configuration", rows, words=2, note=note)
+
+
+def _parts(found: Validation) -> Table:
+    """What it was put together of."""
+    rows: list[dict[str, Cell]] = []
+    for part in found.parts:
+        shares = {name: NONE if part[name] is None else (metrics.percent(part[name]),) for name in PART[-2:]}
+        texts = {name.replace("_", " "): (_word(part[name]),) for name in PART[:-2]}
+        rows.append(texts | {name.replace("_", " "): cell for name, cell in shares.items()})
+    return table("Put together of", rows, words=4, note="Each on its own. The verdict above is over all of them.")
 
 
 def _recorded(found: Validation) -> Table:

@@ -15,6 +15,7 @@ TERMS = {  # seconds by cause that both a timed run and a price know
     "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
     "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
 }  # fmt: skip
+PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
 THREE = ("median", "p95", "worst")
 MOST = 1e18
 # What has a place of its own on the page; whatever else a result holds is shown as recorded.
@@ -22,7 +23,7 @@ KNOWN = {
     "format", "version", "verdict", "reasons", "blocks", "blocks_dropped", "noise_floor", "drift", "all", "strata",
     "kendall_tau", "pairs", "plans", "drift_by_part", "terms", "trace", "content_sha256", "options", "machine",
     "machine_sha256", "machine_date", "backend", "device", "processor", "restricted_to", "configurations",
-    "each_block",
+    "each_block", "parts",
 }  # fmt: skip
 
 
@@ -61,15 +62,20 @@ class Validation:
     @cached_property
     def names(self) -> list[str]:
         """'lru, 25% slots, width 0, overlap on', and what else differs between configurations."""
-        varying = [name for name in ("verify_tokens", "miss") if len({str(row[name]) for row in self.rows}) > 1]
-        words = {"verify_tokens": "verify", "miss": "miss"}
+        words = {"verify_tokens": "verify ", "miss": "", "trace": "", "machine": ""}
+        varying = [name for name in words if len({str(row.get(name)) for row in self.rows}) > 1]
         return [
             ", ".join(
                 [row["policy"], f"{row['slots']} slots", f"width {row['width']}", f"overlap {row['overlap']}"]
-                + [f"{words[name]} {row[name]}" for name in varying]
+                + [f"{words[name]}{row[name]}" for name in varying]
             )
             for row in self.rows
         ]
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """What each was that this was put together of; [] of a single one."""
+        return self.found.get("parts", [])
 
     @cached_property
     def recorded(self) -> dict[str, list[Any]]:
@@ -134,9 +140,13 @@ def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
         say.interval(f"{at}.interval", pair.get("interval"))
         for name in ("decided", "wrong_sign", "wrong_size"):
             say.of(f"{at}.{name}", pair.get(name), lambda value: isinstance(value, bool), "true or false")
+    for i, part in enumerate(say.each("parts", found.get("parts", []))):
+        for name in PART:
+            say.of(f"parts[{i}].{name}", name, lambda name, part=part: name in part, "there")
     for i, block in enumerate(say.each("each_block", found.get("each_block"))):
         runs = block.get("tokens_per_s")
-        right = isinstance(runs, list) and len(runs) == len(rows) and all(isinstance(one, list) and one for one in runs)
+        right = isinstance(runs, list) and all(isinstance(one, list) and one for one in runs)
+        right = right and (len(runs) == len(rows) or "parts" in found)
         say.of(f"each_block[{i}].tokens_per_s", runs, lambda _, right=right: right, "runs of each configuration")
         for value in (value for one in runs for value in one):
             say.number(f"each_block[{i}].tokens_per_s", value, 0)

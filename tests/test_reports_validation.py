@@ -20,6 +20,7 @@ import slotwise
 from slotwise.reports import BadResult, metrics
 from slotwise.reports.validations import STRATA, TERMS, validation_of
 from slotwise.validate_judge import judge
+from slotwise.validate_merge import merge_validations
 
 pytestmark = pytest.mark.once
 POLICIES = ("lru", "lfru+guard")
@@ -198,7 +199,7 @@ def test_the_page_stands_alone_and_says_of_every_table_and_figure_where_it_is_fr
         ("noise_floor", None, "noise_floor is 'None', but must be a number from 0"),
         ("all.baseline.p95", float("nan"), "all.baseline.p95 is 'nan', but must be a number from 0"),
         ("configurations", [], "configurations is '[]', but must be one or more"),
-        ("drift", 10**400, "drift is '1000000000000"),
+        pytest.param("drift", 10**400, "drift is '1000000000000", id="more than a float"),
         ("configurations.3.measured", 0, "configurations[3].measured is '0', but must be a number from 1e-12"),
         ("configurations.0.stratum", "moon", "configurations[0].stratum is 'moon', but must be one of cold, hot"),
         ("configurations.1.measured_interval", [2, 1], "configurations[1].measured_interval is '[2, 1]', but must"),
@@ -226,6 +227,21 @@ def test_one_configuration_and_one_block_are_enough_for_a_page(tmp_path):
     folder, page = report(found, tmp_path)
     assert "pairs" not in {path.stem for path in (folder / "figures").iterdir()}
     assert not re.search(r"\b(nan|None|inf)\b", page.text)
+
+
+def test_several_put_together_have_a_page_that_says_of_what(tmp_path):
+    one, other = made_up(), made_up(off=0.3) | {"trace": "another", "content_sha256": "b" * 64}
+    found = merge_validations([one, other])
+    folder, page = report(found, tmp_path)
+    assert f"Verdict: {found['verdict']}" in page.text
+    assert [cells[0] for cells in cells_of(folder, "Put together of")[1:]] == ["sample", "another"]
+    scatter = alt_of(page, "Predicted against measured")
+    for row in found["configurations"]:
+        assert f"width {row['width']}, overlap on, {row['trace']}: {metrics.number(row['predicted'])} pred" in scatter
+    with (folder / "pairs.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["pair"].endswith("another") for line in lines] == [False] * 4 + [True] * 4
+    assert "blocks" not in {path.stem for path in (folder / "figures").iterdir()}, "sentinels of several"
 
 
 @pytest.mark.skipif(not built(), reason="the cold chain was not built")

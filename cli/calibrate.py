@@ -40,6 +40,8 @@ from .progress import working
 @click.option("--sms", type=click.IntRange(1), help="SMs that the hot chain may use: imitates a smaller GPU.")
 @click.option("--link-pad", type=click.IntRange(0), default=0, show_default=True,
               help="Copies more of every row: imitates a slower link.")  # fmt: skip
+@click.option("--policy", "policies", multiple=True, help="Also measure what this policy takes of the host, beside the "
+              "usual ones; repeat for more.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Seconds in place of minutes, with rough figures: for a trial.")
 @click.option("--name", help="What results call the machine. [default: its device and processor]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, the file's, and nothing else.")

@@ -7,6 +7,11 @@ def print_machine(machine):
     """Figures, then seconds of both chains by tokens and rows."""
     show(columns(("figure", "value", "spread"), [_line(name, figure) for name, figure in machine.figures.items()],
                  ("figure",)))  # fmt: skip
+    calls = [
+        (family, *(f"{1e6 * each.value:,.2f} us ± {1e6 * each.spread:,.2f}" for each in figures.values()))
+        for family, figures in machine.policies.items()
+    ]
+    show(columns(("policy", "decides in", "and ahead"), calls, ("policy",)))
     rows = [
         (
             sheet.chain, str(sheet.tokens), str(n), f"{1e6 * times[0]:,.1f} us", f"± {1e6 * spread[0]:,.1f}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from .backend import Backend
 from .calibration_chains import contention, sheets, wake
 from .calibration_host import host_figures
 from .calibration_link import link_figures
+from .calibration_policies import POLICIES, policy_figures
 from .cold import ColdChain, RowLayout
 from .errors import BadExecutor
 from .executor import Executor
@@ -42,12 +43,13 @@ QUICK = Effort(pool_bytes=4 << 20, steps=6, sheets_s=0.5, beside_s=0.05, waits=4
 
 
 class Measured(NamedTuple):
-    """Figures by name with their spread; sheets, wake and contention as the machine file has them, as plain rows."""
+    """Figures by name with their spread, and of single policies; the rest as the machine file has it, as plain rows."""
 
     figures: dict[str, Value]
     sheets: list[dict[str, Any]]
     wake: list[dict[str, float]]
     contention: list[dict[str, Any]]
+    policies: dict[str, dict[str, Value]]
 
 
 def calibrate(
@@ -58,6 +60,7 @@ def calibrate(
     n_experts: int,
     top_k: int,
     link_pad: int = 0,
+    policies: Sequence[str] = (),
     effort: Effort = FULL,
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
@@ -65,12 +68,13 @@ def calibrate(
     """Measures everything, with rows of one layout.
 
     make: a new backend at each call. chain: opened. n_experts: of a layer, at least 4 * top_k, so that a tick finds
-    experts that no slot holds. link_pad: as `Executor` takes it. progress: called with (parts done, parts, the next).
-    Raises BadExecutor.
+    experts that no slot holds. link_pad: as `Executor` takes it. policies: whose calls are measured
+    beside lru's and those of POLICIES. progress: called with (parts done, parts, the next).
+    Raises BadExecutor, BadPolicy.
     """
     if n_experts < 4 * top_k or top_k < 2:
         raise BadExecutor(f"experts={n_experts}, top_k={top_k}: at least 2 chosen ones, and four times as many experts")
-    parts = ("chains", "link", "wake", "contention", "host")
+    parts = ("chains", "link", "wake", "contention", "host", "policies")
     said = (lambda done, what: progress(done, len(parts), what)) if progress else lambda done, what: None
     random = np.random.default_rng(seed)
     with closing(make()) as kept:
@@ -92,9 +96,13 @@ def calibrate(
             beside = contention(executor, random, seconds=effort.beside_s)
         said(4, "what the host does")
         host = host_figures(make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random)
-        said(5, "done")
+        said(5, "what policies take")
+        calls = policy_figures(
+            (*POLICIES, *policies), host, n_experts=n_experts, top_k=top_k, steps=effort.steps, random=random
+        )  # fmt: skip
+    said(6, "done")
     every = {name: Value(max(FLOOR, value), spread) for name, (value, spread) in (rates | figures | host).items()}
-    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside)
+    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside, calls)
 
 
 def _bench(backend: Backend, store: HostStore, chain: ColdChain, stored: int, *, top_k: int, link_pad: int) -> Executor:

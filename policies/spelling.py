@@ -36,6 +36,12 @@ class PolicySpec:
     gate: Gate | None = None
     pin: Pin | None = None
 
+    @property
+    def family(self) -> str:
+        """Its order and what was added, without parameters or folders: policies that take much the same time."""
+        label = self.label.rpartition("/")[2] if ".py:" in self.label else self.label
+        return "+".join([label, *(part.name for part in (self.guard, self.gate, self.pin) if part)])
+
     @cached_property
     def profiles(self) -> dict[str, bytes]:
         """What the profiles named in the spelling hold, by path: read once, so what is replayed is what is hashed."""

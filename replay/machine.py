@@ -13,7 +13,7 @@ from typing import Any
 from slotwise.traces.files import beside, check_source
 
 from .errors import BadOption
-from .machine_figures import FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
+from .machine_figures import FIGURES, POLICY_FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
 
 FORMAT, VERSION = "slotwise.machine", 1
 LABELS = ("MEASURED", "ESTIMATED")
@@ -25,7 +25,8 @@ class Machine:
     """All figures of a machine. `read_machine` and `write_machine` are its file, `check_machine` its rules.
 
     label: MEASURED or ESTIMATED. sources: where a figure comes from, by its name. restricted_to: what a measurement
-    held back, in words. details: whatever else is worth keeping; pricing does not read it.
+    held back, in words. policies: policy_s and policy_ahead_s by `PolicySpec.family`, where `figures` has those
+    of lru. details: whatever else is worth keeping; pricing does not read it.
     """
 
     label: str
@@ -43,15 +44,24 @@ class Machine:
     libraries: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     restricted_to: str | None = None
+    policies: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """The value of a figure."""
         return self.figures[name].value
 
+    def policy(self, family: str) -> tuple[str, float, float]:
+        """Whose figures there are for a family, its own or lru's: then its policy_s and policy_ahead_s."""
+        own = self.policies.get(family)
+        figures = self.figures if own is None else own
+        demand, ahead = (figures[name].value for name in POLICY_FIGURES)
+        return "lru" if own is None else family, demand, ahead
+
     def to_dict(self) -> dict[str, Any]:
-        """The object in the file."""
-        return {"format": FORMAT, "version": VERSION, **asdict(self)}
+        """The object in the file. Without `policies` it is what it was before there were any."""
+        found = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        return found if found["policies"] else {name: each for name, each in found.items() if name != "policies"}
 
     @property
     def sha256(self) -> str:
@@ -109,6 +119,7 @@ def machine_of(found: Any, where: str) -> Machine:
     figures = say.table("figures", found.get("figures"))
     if unknown := sorted(set(figures) - set(FIGURES)):
         raise BadOption(f"{where}: unknown figure {unknown[0]!r}; known: {', '.join(FIGURES)}")
+    policies = say.table("policies", found.get("policies", {}))
     sheets = say.each("sheets", found.get("sheets", []), say.sheet)
     keys = [(sheet.chain, sheet.row_bytes, sheet.tokens, sheet.threads) for sheet in sheets]
     if twice := [key for key in keys if keys.count(key) > 1]:
@@ -126,6 +137,7 @@ def machine_of(found: Any, where: str) -> Machine:
     return Machine(
         label=found["label"], date=found["date"], cpu_threads=say.whole("cpu_threads", found.get("cpu_threads"), 4096),
         figures={name: say.figure(f"figure {name}", figures.get(name), FIGURES[name]) for name in FIGURES},
+        policies={name: say.policy(f"policy {name}", each) for name, each in policies.items()},
         sheets=sheets, wake=wake, contention=contention, libraries=say.table("libraries", found.get("libraries", {})),
         sources=say.table("sources", found.get("sources", {})), details=say.table("details", found.get("details", {})),
         **texts,

@@ -55,6 +55,7 @@ FIGURES: Mapping[str, Range] = {
     "device_compute_bytes_per_s": _rate("the hot chain computes: bytes of rows times the tokens of each"),
     "host_compute_bytes_per_s": _rate("the cold chain computes: bytes of rows times the tokens of each"),
 }
+POLICY_FIGURES = ("policy_s", "policy_ahead_s")  # also kept for single policies
 SHARE = Range(0.01, 1.0, "of its speed alone", "")
 SHARES: Mapping[str, str] = {
     "cold_with_link": "speed of the cold chain while the link works",
@@ -178,6 +179,12 @@ class Entries:
             for key, meaning in SHARES.items()
         }
         return Contention(threads, **shares)
+
+    def policy(self, name: str, found: Any) -> dict[str, Figure]:
+        known = self.table(name, found)
+        if unknown := sorted(set(known) - set(POLICY_FIGURES)):
+            raise BadOption(f"{self.where}: {name} has {unknown[0]!r}; known: {', '.join(POLICY_FIGURES)}")
+        return {each: self.figure(f"{name} {each}", known.get(each), FIGURES[each]) for each in POLICY_FIGURES}
 
     def sheet(self, name: str, found: dict[str, Any]) -> Sheet:
         chain, threads = found.get("chain"), found.get("threads")

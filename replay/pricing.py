@@ -102,6 +102,7 @@ class Pricer:
             )
         self.pricing, self.options = pricing, options
         machine, threads = pricing.known, pricing.recorded()["cpu_threads"]
+        self._policy = machine.policy(options.spec.family)
         distinct = sorted(set(rows))
         chains = [[sheets_for(machine, chain, size, threads) for chain in ("hot", "cold")] for size in distinct]
         self.measured = machine.label == "MEASURED" and all(measured for kind in chains for _, measured in kind)
@@ -133,6 +134,8 @@ class Pricer:
         share = {"cpu": pricing.split_share or 0.0, "fetch": 1.0}[options.miss]
         scratch = min(trace.n_experts, max(1, options.batch_gate) * trace.top_k)
         values = {name: machine[name] for name in FIGURES if name in machine.figures} | {
+            "policy_s": self._policy[1],
+            "policy_ahead_s": self._policy[2],
             "dense_s": machine["dense_s"] + pricing.dense_us * 1e-6,
             "cold_with_link": shares.cold_with_link.value,
             "link_with_cold": shares.link_with_cold.value,
@@ -183,7 +186,7 @@ class Pricer:
         out, tokens, phase, request = (np.concatenate(each) for each in zip(*parts, strict=True))
         return Price(
             label="SIMULATED" if self.measured else "ESTIMATED",
-            options=self.pricing.recorded(),
+            options=self.pricing.recorded() | {"policy_cost_of": self._policy[0]},
             phase=self.options.phase,
             totals=totals,
             step_demands=out[:, 0],

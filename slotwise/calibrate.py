@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,6 +41,7 @@ def calibrate(
     device: int | None = None,
     sms: int | None = None,
     link_pad: int = 0,
+    policies: Iterable[str] = (),
     quick: bool = False,
     seed: int = 0,
     name: str | None = None,
@@ -50,9 +51,10 @@ def calibrate(
 
     backend, shape, hidden, intermediate, dtype, host, device, sms, link_pad, cpu_threads, spin_us, activations, cold:
     as `slotwise.run` takes them, and for runs that are alike in them; the shape is Qwen3-30B-A3B's by default.
-    experts, top_k: of the layers that are measured. quick: seconds in place of minutes, for a trial; the figures are
-    then rough. name: what results call the machine. progress: called with (parts done, parts in all, the next one).
-    Raises BadExecutor.
+    experts, top_k: of the layers that are measured. policies: those whose decisions are timed beside the usual ones;
+    prices of others have lru's figures. quick: seconds in place of minutes, for a trial; the figures are then rough.
+    name: what results call the machine. progress: called with (parts done, parts in all, the next one).
+    Raises BadExecutor, BadPolicy.
     """
     layout = layout_of(shape, hidden, intermediate, dtype)
     given = {"device": device, "sms": sms}
@@ -61,6 +63,7 @@ def calibrate(
         "backend": backend, "shape": shape, "hidden": layout.hidden, "intermediate": layout.inner, "dtype": dtype,
         "experts": experts, "top_k": top_k, "cpu_threads": cpu_threads, "spin_us": spin_us, "activations": activations,
         "cold": cold, "host": host, "device": device, "sms": sms, "link_pad": link_pad, "quick": quick, "seed": seed,
+        "policies": list(policies),
     }  # fmt: skip
     opened = make_backend(backend, **given)
     device_name = opened.device_name
@@ -68,7 +71,7 @@ def calibrate(
     with ColdChain(cpu_threads, spin_us=spin_us, activations=activations, kind=cold) as chain:
         found = measure(
             lambda: make_backend(backend, **given), chain, layout, n_experts=experts, top_k=top_k, link_pad=link_pad,
-            effort=QUICK if quick else FULL, seed=seed, progress=progress,
+            policies=asked["policies"], effort=QUICK if quick else FULL, seed=seed, progress=progress,
         )  # fmt: skip
         threads, variant = chain.threads, chain.variant
     restricted = restricted_to(sms, link_pad)
@@ -96,6 +99,9 @@ def _records(found: Measured) -> dict[str, Any]:
     return {
         "figures": figures,
         "sheets": tuple(map(_sheet, found.sheets)),
+        "policies": {
+            family: {name: Figure(*value) for name, value in calls.items()} for family, calls in found.policies.items()
+        },
         "wake": tuple(Wake(**each) for each in found.wake),
         "contention": tuple(
             Contention(each["threads"], **{name: Figure(**each[name]) for name in shares}) for each in found.contention

@@ -30,6 +30,10 @@ class PriceOracle:
         )
         self.max_queued, self.chunk = INF if max_queued is None else max_queued, spec_chunk
         self.share = {"cpu": split_share or 0.0, "fetch": 1.0}[o.miss]
+        added = [word for word in ("guard", "gate", "pin") if f"+{word}" in o.policy]
+        name = "+".join([o.policy.split("+")[0].split("(")[0], *added])
+        own = machine.policies.get(name, machine.figures)
+        self.policy_s, self.policy_ahead_s = own["policy_s"].value, own["policy_ahead_s"].value
         self.threads = machine.cpu_threads
         self.contention = min(machine.contention, key=lambda c: (abs(c.threads - self.threads), c.threads))
         self.host = self.gpu = self.now = self.cold_end = 0.0
@@ -96,7 +100,7 @@ class PriceOracle:
             self.driver.append(self.hand_over(events, keys, layer, "ahead"))
 
     def look_ahead(self, events, layer, predicted):
-        self.host += self.m["policy_ahead_s"]
+        self.host += self.policy_ahead_s
         keys = [(layer, load.expert) for load in self.pool.prefetch(layer, predicted).loads if load.speculative]
         size = self.chunk or max(1, len(keys))
         for first in range(0, len(keys), size):
@@ -168,9 +172,9 @@ class PriceOracle:
     def tick(self, layer, ids, offers):
         m, tokens = self.m, len(ids)
         small = tokens <= self.o.batch_gate
-        self.host = max(self.host, self.gpu) + m["ids_s"] + m["policy_s"]
+        self.host = max(self.host, self.gpu) + m["ids_s"] + self.policy_s
         self.parts["ids_s"] += m["ids_s"]
-        self.parts["policy_s"] += m["policy_s"]
+        self.parts["policy_s"] += self.policy_s
         self.idle(self.host)
         events, hot = [], []
         self.pump(events)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from cold_cases import built
 from conftest import slotwise as command
@@ -10,6 +11,7 @@ from executor_cases import no_thread_left
 
 import slotwise
 from slotwise.executor.calibration_link import _figures
+from slotwise.executor.calibration_policies import CALLS, POLICIES, policy_figures
 from slotwise.executor.stopwatch import FLOOR, MOST_RATE, Value, rate_of, settled, usual
 from slotwise.replay.machine_figures import FIGURES
 
@@ -20,7 +22,7 @@ ROW_BYTES = 3 * 128 * 64 * 4  # of the shape `tiny`
 @pytest.fixture(scope="module")
 def machine():
     with no_thread_left():
-        return slotwise.calibrate(shape="tiny", quick=True, cpu_threads=1)
+        return slotwise.calibrate(shape="tiny", quick=True, cpu_threads=1, policies=["fifo"])
 
 
 def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_of_tokens(machine):
@@ -35,6 +37,17 @@ def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_o
         assert sheet.pairs_per_row == tuple(p for p in (1.0, 2.0, 4.0) if p <= sheet.tokens)
     assert [each.gap_s for each in machine.wake] == [1e-4, 1e-3, 1e-2]
     assert [each.threads for each in machine.contention] == [1]
+
+
+def test_policies_are_held_against_lru_and_a_further_one_can_be_asked_for(machine):
+    assert set(machine.policies) == {*POLICIES, "fifo"}
+    assert machine.details["asked"]["policies"] == ["fifo"]
+    lru = {name: Value(1.0, 0.0) for name in CALLS}
+    found = policy_figures(["fifo", "lru"], lru, n_experts=32, top_k=4, steps=4, random=np.random.default_rng(0))
+    assert set(found) == {"fifo"}, "lru's figures are those that it is held against"
+    assert all(0.9 < value.value < 1.1 and value.spread > 0 for value in found["fifo"].values()), "seconds beside 1"
+    with pytest.raises(slotwise.BadPolicy, match="belady needs to know the future"):
+        policy_figures(["belady"], lru, n_experts=32, top_k=4, steps=1, random=np.random.default_rng(0))
 
 
 def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from conftest import slotwise as command
 
 import slotwise
+from slotwise.policies import parse_policy
 from slotwise.replay.machine import check_machine
 from slotwise.replay.machine_figures import FIGURES, Contention, Figure, Sheet, Wake
 from slotwise.replay.machine_presets import PRESETS
@@ -190,3 +191,56 @@ def test_the_command_writes_what_replay_reads_and_ends_with_2_where_it_cannot(tm
 
 def _written(folder):
     return slotwise.write_machine(slotwise.estimate_machine(["h200"]), folder / "h200.json")
+
+
+def test_single_policies_have_figures_of_their_own_and_a_file_without_them_is_what_it_was(machine, path):
+    calls = {"policy_s": Figure(9e-6, 1e-6), "policy_ahead_s": Figure(4e-6)}
+    own = replace(machine, policies={"lfru+guard": calls})
+    slotwise.write_machine(own, path)
+    assert slotwise.read_machine(path) == own
+    assert own.policy("lfru+guard") == ("lfru+guard", 9e-6, 4e-6)
+    assert own.policy("lfru") == ("lru", machine["policy_s"], machine["policy_ahead_s"])
+    assert "policies" not in machine.to_dict()
+    assert own.sha256 != machine.sha256
+    said = spoilt(own, path, "policies", "lfru+guard", "policy_ahead_s", value=...)
+    assert said.startswith("policy lfru+guard policy_ahead_s is missing; it is a number from 1e-09")
+    said = spoilt(own, path, "policies", "lfru+guard", "ids_s", value={"value": 1e-6, "spread": 0})
+    assert said == "policy lfru+guard has 'ids_s'; known: policy_s, policy_ahead_s"
+    assert spoilt(own, path, "policies", value=[]) == "policies is no object with names"
+
+
+def test_a_price_takes_the_policys_own_figures_whatever_its_parameters_and_says_whose_it_took(machine, tmp_path):
+    calls = {"policy_s": Figure(machine["policy_s"] + 1e-3), "policy_ahead_s": Figure(machine["policy_ahead_s"])}
+    own, asked = replace(machine, policies={"lfru": calls}), {"row_bytes": 4096, "steps": 10}
+
+    def price(on, policy):
+        return slotwise.replay("sample", policy, 8, machine=on, **asked).price
+
+    ticks = 10 * slotwise.open_trace("sample").n_layers
+    dear, cheap = price(own, "lfru(half_life=16)"), price(machine, "lfru(half_life=16)")
+    assert dear.parts["policy_s"] - cheap.parts["policy_s"] == pytest.approx(1e-3 * ticks)
+    assert (dear.to_dict()["policy_cost_of"], cheap.to_dict()["policy_cost_of"]) == ("lfru", "lru")
+    assert price(own, "lfru+gate").options["policy_cost_of"] == "lru"
+    words = ["replay", "sample", "--slots", "8", "--row-bytes", "4096", "--steps", "10", "--policy"]
+    file = slotwise.write_machine(own, tmp_path / "machine.json")
+    said = "no figures of lfu"
+    assert said in " ".join(command(*words, "lfu", "--machine", file).stdout.split())
+    assert said[:13] not in command(*words, "lfru", "--machine", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("policy", "family"),
+    [
+        ("lru", "lru"),
+        ("lfru(half_life=16)+gate(admit=2)+guard", "lfru+guard+gate"),
+        ("lru+pin(profile=here/p.json, n=3)", "lru+pin"),
+    ],
+)
+def test_a_family_is_named_without_parameters(policy, family):
+    assert parse_policy(policy).family == family
+
+
+def test_a_policy_of_a_file_is_named_without_its_folder(tmp_path):
+    text = "class Mine(Policy):\n    def priority(p, key, at):\n        return key\n"
+    (tmp_path / "mine.py").write_text("from slotwise.policies import Policy\n\n\n" + text)
+    assert parse_policy(f"{tmp_path}/mine.py+gate").family == "mine.py:Mine+gate"

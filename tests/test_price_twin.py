@@ -23,6 +23,8 @@ def machines(draw):
     share = st.sampled_from([0.3, 0.8, 1.0]).map(Figure)
     machine = replace(machine, contention=(Contention(4, draw(share), draw(share), draw(share)),))
     if draw(st.booleans()):
+        machine = replace(machine, policies={"lfru+guard": {"policy_s": Figure(7e-5), "policy_ahead_s": Figure(3e-5)}})
+    if draw(st.booleans()):
         machine = replace(machine, wake=(Wake(1e-5, 0.0), Wake(1e-3, 2e-4)))
     if draw(st.booleans()):
         spread = draw(st.sampled_from([0.0, 2e-6, 5e-5]))

@@ -46,7 +46,22 @@ def print_validation(result):
         f"plans equal, tick for tick; {result['blocks']} blocks, {result['blocks_dropped']} dropped as their sentinel "
         f"was off; noise floor {_share(result['noise_floor'])}; {drift}"
     )
+    wrapped(_conditions([block["load"] for block in result["each_block"]]))
     wrapped(f"verdict: {result['verdict']}" + "".join(f"; {reason}" for reason in result["reasons"]))
+
+
+def _conditions(loads):
+    """What the machine did meanwhile, over all blocks."""
+    stolen, switches = (sum(load[name] for load in loads) for name in ("steal_s", "involuntary_switches"))
+    said = f"meanwhile: {stolen:.2f} s of CPU stolen, {switches:,} involuntary switches"
+    said += f", {max(load['most_rss_bytes'] for load in loads) / 2**30:.2f} GiB of memory at most"
+    told = [load["device"] for load in loads if load["device"]]
+    names = dict.fromkeys(name for each in told for name in each)
+    ranges = {name: [bound for each in told for bound in each.get(name, ())] for name in names}
+    return said + (
+        "".join(f", {name} {min(each):g} to {max(each):g}" for name, each in ranges.items())
+        or "; clocks and temperature are not told by this backend"
+    )
 
 
 def _three(each):

@@ -143,6 +143,10 @@ class Backend(Protocol):
         """
         ...
 
+    def conditions(self) -> dict[str, float]:
+        """What the device says of itself now: clocks and temperature, by names with units; {} if it tells nothing."""
+        ...
+
     def merge(self, tick: Any, chains: np.ndarray, weights: Any, jobs: int) -> Any:
         """y [n, hidden]: per token the outputs of its pairs times their weights, summed in router order.
 

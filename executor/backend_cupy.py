@@ -12,6 +12,7 @@ import numpy as np
 from .backend import Copy, Rows
 from .checks import check_choice
 from .cold import RowLayout
+from .cupy_conditions import conditions_of
 from .cupy_copies import CopyEngine, CopyFailed
 from .cupy_driver import NOT_READY, calls, need_cupy, need_driver, telling
 from .cupy_host import HostMerge, RowMemory
@@ -235,6 +236,9 @@ class CupyBackend(Timed):
 
     def read_rate(self, most_bytes: int) -> float:
         return self._small.read_rate(self.stream, most_bytes)
+
+    def conditions(self) -> dict[str, float]:
+        return conditions_of(self._gpu.pci_bus_id)
 
     @telling
     def merge(self, tick: Tick, chains: np.ndarray, weights: Any, jobs: int = 0) -> Any:

@@ -100,6 +100,9 @@ class NullBackend:
     def read_rate(self, most_bytes: int) -> None:
         return None
 
+    def conditions(self) -> dict[str, float]:
+        return {}
+
     def merge(self, tick: tuple[np.ndarray, np.ndarray], chains: np.ndarray, weights: Any, jobs: int = 0) -> np.ndarray:
         self.calls.append(("merge", chains.shape))
         return np.zeros_like(tick[0])

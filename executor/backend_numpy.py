@@ -156,6 +156,9 @@ class NumpyBackend:
 
         return best_rate(job)
 
+    def conditions(self) -> dict[str, float]:
+        return {}
+
     def landed(self, ticket: Future) -> bool:
         if ticket.done():
             ticket.result()  # a copy that failed is no row

@@ -61,8 +61,8 @@ def validate(
     machine: one that `slotwise.calibrate` measured. Rows, backend, threads and whatever holds the machine back are
     those of that call; nothing is fitted to the runs.
     Before the blocks every combination runs once, timed tick by tick: its plan must be the replay's, and its busiest
-    resource is its stratum. In a block each runs once, untimed, in a random order, and the first one of the grid, the
-    sentinel, twice more.
+    resource is its stratum. Then each warms the machine up, untimed as in a block, also where an interrupted call goes
+    on. In a block each runs once, in a random order, and the first one of the grid, the sentinel, twice more.
     again: calibrate once more afterwards; without, nothing can be concluded. out: a new JSON file for what is returned;
     finished blocks are kept beside it, and the same call after an interruption goes on with them.
     dense_us, alias_layers, headroom: as `slotwise.run` takes them. options: those of `slotwise.replay`, steps and
@@ -93,7 +93,7 @@ def validate(
         for one in grid
     ]  # fmt: skip
     prices = [Pricing(known, overlap=one.overlap, dense_us=dense_us, bounds=False) for one in grid]
-    total = len(grid) * (2 + blocks) + 2 * blocks
+    total = len(grid) * (3 + blocks) + 2 * blocks
     said = _Said(progress, total)
     laws = []
     for one, ask, pricing in zip(grid, asks, prices, strict=True):
@@ -108,14 +108,18 @@ def validate(
             said(f"plan of {one}")
             timed.append(runner.closely(ask, one.overlap, law, str(one)))
         kept = Blocks(out, _question(opened, known, grid, options, dense_us, alias_layers))
+        for one, ask in zip(grid, asks, strict=True) if len(kept.blocks) < blocks else ():
+            said(f"warm-up: {one}")
+            runner.tokens_per_s(ask, one.overlap)
         for number in range(len(kept.blocks), blocks):
             order = np.random.default_rng((seed, number)).permutation([*range(len(grid)), 0, 0])
             repeats: list[list[float]] = [[] for _ in grid]
             before = load_now()
+            runner.told.clear()
             for i in order:
                 said(f"block {number + 1} of {blocks}: {grid[i]}")
                 repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
-            kept.add({"tokens_per_s": repeats, "load": load_since(before)})
+            kept.add({"tokens_per_s": repeats, "load": load_since(before, runner.told)})
     said("calibrating once more" if again else "done")
     drift = _drift(known, calibrate(**asked)) if again else None
     per_block = kept.blocks[:blocks]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,19 @@ def load_now() -> tuple[float, int]:
     return stolen, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def load_since(before: tuple[float, int]) -> dict[str, float]:
+def load_since(before: tuple[float, int], told: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """What became of it, memory, and of what a device told after each run the least and the most; None if nothing."""
     stolen, switches = load_now()
+    names = dict.fromkeys(name for each in told for name in each)
+    values = {name: [each[name] for each in told if name in each] for name in names}
     return {
         "steal_s": round(stolen - before[0], 3), "involuntary_switches": switches - before[1],
-        "most_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "rss_bytes": _rss_bytes(), "most_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "device": {name: [min(each), max(each)] for name, each in values.items()} or None,
     }  # fmt: skip
+
+
+def _rss_bytes() -> int | None:
+    """Memory of this process that is there now; None where the system does not say."""
+    pages = Path("/proc/self/statm")
+    return int(pages.read_text(encoding="ascii").split()[1]) * resource.getpagesize() if pages.exists() else None

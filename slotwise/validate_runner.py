@@ -33,6 +33,7 @@ class Runner:
         alias_layers: int | None, seed: int,
     ):  # fmt: skip
         self.trace, self.dense_us, self.headroom, self.seed = trace, dense_us, headroom, seed
+        self.told: list[dict[str, float]] = []  # by the device at the end of each run
         self.link_pad = asked["link_pad"]
         given = {name: asked[name] for name in ("device", "sms") if asked[name] is not None}
         self.make = lambda: make_backend(asked["backend"], **given, host=asked["host"], cold=asked["cold"])
@@ -68,6 +69,7 @@ class Runner:
             )  # fmt: skip
             if driven.broken:
                 raise BrokenOff(driven.broken)
+            self.told.append(executor.backend.conditions())
             return driven, outcome(executor, driven, None)
 
     def tokens_per_s(self, ask: Options, overlap: str) -> float:

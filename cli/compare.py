@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from .options import numbers, priced
+from .options import Ticks, numbers, priced
 from .progress import beside, resumable, working
 from .report import show
 
@@ -36,7 +36,12 @@ from .report import show
 @click.option("--reset", type=click.Choice(["persistent", "request"]), help="When pools empty. [default: persistent]")
 @click.option("--prefill", type=click.Choice(["cached", "stream"]), help="How big steps are treated. [default: cached]")
 @click.option("--phase", type=click.Choice(["all", "decode", "prefill"]), help="What is reported. [default: all]")
-@click.option("--lag-prefetch", type=click.IntRange(0), help="Ticks that a speculative load takes. [default: 0]")
+@click.option(
+    "--lag-prefetch",
+    type=Ticks(),
+    metavar="N|auto",
+    help="Ticks that a speculative load takes; auto: on the machine. [default: 0]",
+)
 @click.option("--row-bytes", type=click.IntRange(1), help="Bytes of one expert, where the trace does not say.")
 @click.option("--steps", type=click.IntRange(1), help="Replay the first N steps only.")
 @priced

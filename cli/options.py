@@ -5,6 +5,16 @@ from functools import wraps
 
 import click
 
+
+class Ticks(click.ParamType):
+    """A number of ticks from 0, or `auto`."""
+
+    name = "ticks"
+
+    def convert(self, value, param, ctx):
+        return value if value == "auto" else click.IntRange(0).convert(value, param, ctx)
+
+
 _DECISIONS: list[Callable] = [
     click.option("--scope", type=click.Choice(["layer", "global"]), default="layer", show_default=True,
                  help="A pool per layer, or one pool for all layers."),
@@ -16,8 +26,8 @@ _DECISIONS: list[Callable] = [
                  help="Who predicts; 'slotwise predictors' lists them."),
     click.option("--lag-demand", type=click.IntRange(0), default=0, show_default=True,
                  help="Ticks (one layer is one tick) that a demand load takes beyond its own."),
-    click.option("--lag-prefetch", type=click.IntRange(0), default=0, show_default=True,
-                 help="The same for a speculative load."),
+    click.option("--lag-prefetch", type=Ticks(), default="0", show_default=True, metavar="N|auto",
+                 help="The same for a speculative load; auto: what the copies take on the --machine."),
     click.option("--max-loads", type=click.IntRange(0), help="Loads a tick and pool may start. [default: no cap]"),
     click.option("--overflow", type=click.Choice(["bypass", "exceed"]), default="bypass", show_default=True,
                  help="A tick that demands more than fits: bypass the surplus, or exceed the pool and trim later."),

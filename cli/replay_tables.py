@@ -22,7 +22,7 @@ def print_result(result) -> None:
     click.echo()
     pairs("rates: ", (f"{name} {_spelt(name, value)}" for name, value in result.rates.items()), "  ")
     if result.price:
-        _print_price(result.price.to_dict(), result.rates["hit_rate"], result.options["policy"])
+        _print_price(result.price.to_dict(), result.rates["hit_rate"], result.options)
     cycle = result.token_cycle_bytes
     wrapped(f"token cycle T: {_bytes(cycle) if cycle else 'row size unknown (--row-bytes N)'}")
     if result.plan_sha256:
@@ -30,7 +30,7 @@ def print_result(result) -> None:
     pairs("start: cold; ", (f"{name}={value}" for name, value in result.options.items() if value is not None), ", ")
 
 
-def _print_price(price, hit_rate, policy) -> None:
+def _print_price(price, hit_rate, options) -> None:
     """Tokens per second and latency, where the time goes, and whether look-ahead pays: what the machine makes of it."""
     label = price["label"]
     click.echo(f"\nPrice ({label}; {price['machine']}, {price['machine_label']} {price['machine_date']})")
@@ -59,8 +59,10 @@ def _print_price(price, hit_rate, policy) -> None:
         "time: ", (f"{name[:-2]} {100 * value / total:.1f} %" for name, value in price["parts"].items() if value), "  "
     )
     pairs("busy: ", (f"{name} {100 * (value or 0):.0f} %" for name, value in price["busy"].items()), "  ")
-    if price["policy_cost_of"] == "lru" != policy:
-        wrapped(f"the host decides as fast as for lru: the machine file has no figures of {policy}")
+    if price["policy_cost_of"] == "lru" != options["policy"]:
+        wrapped(f"the host decides as fast as for lru: the machine file has no figures of {options['policy']}")
+    if price["lag_auto"]:
+        wrapped(f"lag_prefetch {options['lag_prefetch']} follows from the machine")
     if price["late_hits"]:
         wrapped(
             f"late: {price['late_hits']:,} hits met a copy on its way, in {price['late_ticks']:,} ticks, which waited "

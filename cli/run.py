@@ -120,6 +120,8 @@ class DenseTime(click.ParamType):
 @click.option("--dense-us", type=DenseTime(), default="0", show_default=True, metavar="US|auto",
               help="Microseconds of device time a layer that stand for attention; auto: of the shape's dense weights.",
 )  # fmt: skip
+@click.option("--machine", metavar="FILE", help="A file of 'slotwise calibrate' or 'slotwise machine', for "
+              "--lag-prefetch auto.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
 @click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
 @click.option("--check", is_flag=True, help="Hold plans against a replay, outputs against float64, slots against rows.")

@@ -37,6 +37,8 @@ def print_run(run: dict, n_sides: int) -> None:
     whole = sum(timing["parts"].values()) or 1
     shares = (f"{word} {100 * timing['parts'][name] / whole:.1f} %" for name, word in PARTS.items())
     pairs(f"  where the time went, {timing['timed_s']:.3g} s of a run timed tick by tick: ", shares, ", ")
+    if run["lag_auto"]:
+        wrapped(f"  lag_prefetch {run['lag_prefetch']} follows from the machine file")
     if run["incomplete"]:
         wrapped(f"  INCOMPLETE: {run['incomplete']['steps']} steps, then {run['incomplete']['error']}")
     if run["largest_error"] is not None:

@@ -58,6 +58,10 @@ class Machine:
         demand, ahead = (figures[name].value for name in POLICY_FIGURES)
         return "lru" if own is None else family, demand, ahead
 
+    def row_s(self, kind: str, row_bytes: int) -> float:
+        """Seconds of the link for one row of a batch, `demand` or `ahead`."""
+        return self[f"copy_{kind}_row_s"] + row_bytes / self[f"copy_{kind}_bytes_per_s"]
+
     def to_dict(self) -> dict[str, Any]:
         """The object in the file. Without `policies` it is what it was before there were any."""
         found = {"format": FORMAT, "version": VERSION, **asdict(self)}

@@ -29,14 +29,24 @@ CHOICES = {
     "phase": ("all", "decode", "prefill"),
 }
 
-UNRECORDED = ("vram", "pollution", "plan_hash", "window", "failures")  # the result shows them in its own columns
+UNRECORDED = (
+    "vram",
+    "pollution",
+    "plan_hash",
+    "window",
+    "failures",
+    "lag_auto",
+)  # the result shows them in its own columns
 MOST = 2**40  # ticks, steps, tokens: beyond every trace, and far from where 64 bits end
 MOST_BYTES = 2**36  # of a row, as in a trace
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` is for traces without."""
+    """What a replay was asked to do. `slots` or `vram` sizes the pools; `row_bytes` is for traces without.
+
+    `lag_prefetch` may be "auto" until a machine says it (`lag.settled`), which `lag_auto` then remembers.
+    """
 
     policy: str = "lru"
     slots: str | int | Sequence[str | int] | None = None
@@ -47,7 +57,7 @@ class Options:
     contract: str = "event"
     scope: str = "layer"
     lag_demand: int = 0
-    lag_prefetch: int = 0
+    lag_prefetch: int | str = 0
     max_loads: int | None = None
     overflow: str = "bypass"
     reset: str = "persistent"
@@ -64,6 +74,7 @@ class Options:
     pollution: bool = False
     plan_hash: bool = False
     failures: tuple[Failure, ...] = ()
+    lag_auto: bool = False
 
     def __post_init__(self):
         for name, known in CHOICES.items():
@@ -84,13 +95,15 @@ class Options:
             most = MOST_BYTES if name == "row_bytes" else MOST
             if value is None and name in ("max_loads", "steps", "row_bytes", "window"):
                 continue
+            if name == "lag_prefetch" and value == "auto":
+                continue
             if not _whole(value, low, most):
                 raise BadOption(f"{name}={value!r}: it is at least {low} and at most {most}, a whole number")
         if not _whole(self.seed, -(2**63), 2**63 - 1):
             raise BadOption(f"seed={self.seed!r}: a seed is a whole number of 64 bits")
         if not (_whole(self.accept, 0, 1) or (isinstance(self.accept, float) and 0 <= self.accept <= 1)):
             raise BadOption(f"accept={self.accept!r}: it is a probability, 0 to 1")
-        for name in ("pollution", "plan_hash"):
+        for name in ("pollution", "plan_hash", "lag_auto"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"{name}={getattr(self, name)!r}: it is True or False")
         if not isinstance(self.predictor, str):

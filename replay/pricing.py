@@ -80,6 +80,10 @@ class Pricing:
         """The keywords that it was made of, the machine read."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
+    def policy_of(self, options: Any) -> tuple[str, float, float]:
+        """Whose figures of the host's decisions there are for these options, and what they are."""
+        return self.known.policy(options.spec.family)
+
     def recorded(self) -> dict[str, Any]:
         """As a result states them. `when_late` is `late`, which is also a counter."""
         machine = self.known
@@ -102,7 +106,7 @@ class Pricer:
             )
         self.pricing, self.options = pricing, options
         machine, threads = pricing.known, pricing.recorded()["cpu_threads"]
-        self._policy = machine.policy(options.spec.family)
+        self._policy = pricing.policy_of(options)
         distinct = sorted(set(rows))
         chains = [[sheets_for(machine, chain, size, threads) for chain in ("hot", "cold")] for size in distinct]
         self.measured = machine.label == "MEASURED" and all(measured for kind in chains for _, measured in kind)
@@ -111,7 +115,7 @@ class Pricer:
         self._kinds = np.array([distinct.index(size) for size in rows])
         self._wake = np.array([[each.gap_s, each.seconds] for each in machine.wake]).reshape(-1, 2)
         self._row_bytes = np.array(rows, np.int64)
-        self._row_s = np.array([[_row_s(machine, kind, size) for kind in ("demand", "ahead")] for size in rows])
+        self._row_s = np.array([[machine.row_s(kind, size) for kind in ("demand", "ahead")] for size in rows])
         self._figures = self._set(machine, threads, trace)
         self._state, self._totals = np.zeros(N_STATE), np.zeros((2, N_STATE))
         self._land = np.full((trace.n_layers, trace.n_experts), -1.0)
@@ -186,7 +190,7 @@ class Pricer:
         out, tokens, phase, request = (np.concatenate(each) for each in zip(*parts, strict=True))
         return Price(
             label="SIMULATED" if self.measured else "ESTIMATED",
-            options=self.pricing.recorded() | {"policy_cost_of": self._policy[0]},
+            options=self.pricing.recorded() | {"policy_cost_of": self._policy[0], "lag_auto": self.options.lag_auto},
             phase=self.options.phase,
             totals=totals,
             step_demands=out[:, 0],
@@ -200,11 +204,6 @@ class Pricer:
 
 
 _NOTHING = np.zeros((0, 0, 0), np.uint8), np.zeros((0, 0, 0), np.uint8)
-
-
-def _row_s(machine: Machine, kind: str, row_bytes: int) -> float:
-    """Seconds of the link for one row of a batch."""
-    return machine[f"copy_{kind}_row_s"] + row_bytes / machine[f"copy_{kind}_bytes_per_s"]
 
 
 def _number(value: Any, low: float, high: float) -> bool:

@@ -104,6 +104,7 @@ def _price():
     bound = pa.struct([("tokens_per_s", real), ("tokens_per_s_interval", pa.list_(real))])
     phase = pa.struct([("tokens", whole), ("seconds", real), ("tokens_per_s", real)])
     return pa.struct([
+        ("lag_auto", pa.bool_()),
         *each(text, "label machine machine_sha256 machine_label machine_date overlap when_late policy_cost_of"),
         *each(real, "dense_us"), *each(whole, "cpu_threads max_queued spec_chunk"), *each(real, "split_share"),
         *each(whole, "tokens"),

@@ -18,6 +18,7 @@ from slotwise.traces.errors import warn_caller
 from .crew import Crew
 from .errors import ReplayWarning
 from .future import access_clocks, future_of
+from .lag import settled
 from .lane import NO_CLOCKS, NO_FUTURE, NO_IDS, Lane, Piece
 from .options import Options, check_workers, warn_idle
 from .pricing import Pricer, Pricing
@@ -57,6 +58,7 @@ def run(
 ) -> Result:
     """Replays `options` (spelt out) on an open trace, and prices the replay where it is asked to."""
     began = time.perf_counter()
+    options = settled(options, trace, pricing)
     source = options.source(trace)
     replayer = _Replayer(trace, source, options, pricing)
     with Crew(threads or os.cpu_count() or 1) as crew:

@@ -14,6 +14,7 @@ SETTINGS = {
     "dtypes": list, "cold": str, "host": str, "merge": str, "when_late": str, "split_share": float, "spec_chunk": int,
     "max_queued": int, "staging": int, "headroom_bytes": int, "alias_layers": int, "cpu_threads": int, "spin_us": float,
     "activations": str, "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
+    "lag_auto": bool, "machine_sha256": str,
 }  # fmt: skip
 
 

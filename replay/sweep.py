@@ -15,6 +15,7 @@ from slotwise.traces import Trace, open_trace
 from slotwise.traces.files import kind_of
 
 from .errors import BadOption
+from .lag import settled
 from .lock import held
 from .options import Options, check_workers, warn_idle
 from .pricing import Pricing
@@ -60,7 +61,7 @@ def sweep(
     opened = [t if isinstance(t, Trace) else open_trace(t) for t in traces]
     sizes = list_sizes(slots, vram)
     grid = [
-        (trace, Options.of(policy=policy, width=width, **size, **options))
+        (trace, settled(Options.of(policy=policy, width=width, **size, **options), trace, pricing))
         for trace, policy, size, width in product(opened, policies, sizes, widths)
     ]
     if not grid:

@@ -19,10 +19,11 @@ SETTINGS = {
     "dtypes": list, "cold": str, "host": str, "merge": str, "when_late": str, "split_share": float, "spec_chunk": int,
     "max_queued": int, "staging": int, "headroom_bytes": int, "alias_layers": int, "cpu_threads": int, "spin_us": float,
     "activations": str, "sms": int, "link_pad": int, "restricted_to": str, "dense_us": float, "checked": bool,
+    "lag_auto": bool, "machine_sha256": str,
 }  # fmt: skip
 OPTIONAL = {
     "intermediate", "dtypes", "split_share", "spec_chunk", "max_queued", "staging", "alias_layers", "sms",
-    "restricted_to",
+    "restricted_to", "machine_sha256",
 }  # fmt: skip
 NESTED = ("timing", "achieved", "ceilings", "stretch")
 PARTS = {  # of a run's seconds: field -> name
@@ -87,8 +88,8 @@ def check_run(where: str, row: Row) -> None:
     for name, kind in SETTINGS.items():
         if not (isinstance(row[name], kind) or (row[name] is None and name in OPTIONAL)):
             raise BadResult(f"{where}: {name} is {row[name]!r}, but must be {kind.__name__}; no result of a run")
-    if row["overlap"] not in ("on", "off"):
-        raise BadResult(f"{where}: overlap is {row['overlap']!r}, but must be on or off; no result of a run")
+    if row["overlap"] not in ("on", "off", "auto"):
+        raise BadResult(f"{where}: overlap is {row['overlap']!r}, but must be on, off or auto; no result of a run")
     for name in ("accept", *(name for name, kind in SETTINGS.items() if kind is float)):
         if row[name] is not None and not 0 <= row[name] <= MOST_SECONDS:  # nan is neither
             raise BadResult(f"{where}: {name} is {row[name]}, but must be from 0 to 1e9; no result of a run")

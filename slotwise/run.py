@@ -29,6 +29,8 @@ from slotwise.executor.store import HostStore
 from slotwise.executor.timeline import write_timeline
 from slotwise.executor.watch import Watch
 from slotwise.policies import Pool
+from slotwise.replay.lag import settled
+from slotwise.replay.machine import Machine
 from slotwise.replay.options import Options, warn_idle
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.run_rows import write_runs
@@ -36,7 +38,7 @@ from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace, open_trace
 
 from .run_result import Outcome, hold_together, outcome, row
-from .run_setup import check_dense, check_outputs, layouts_of, restricted_to, share_of, weights_of
+from .run_setup import check_dense, check_outputs, layouts_of, priced_on, restricted_to, share_of, weights_of
 from .telemetry import Telemetry
 
 SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
@@ -74,6 +76,7 @@ def run(
     activations: str = "float32",
     cold: str = "native",
     dense_us: float | str = 0.0,
+    machine: Machine | str | Path | None = None,
     repeats: int = 1,
     check: bool = False,
     timeline: str | Path | None = None,
@@ -90,6 +93,7 @@ def run(
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     dense_us: microseconds of device time a layer that stand for attention and all else that is dense; `auto` makes them
     of the preset's dense weights and the device's read rate, as measured.
+    machine: a machine file, or what is in one; `lag_prefetch="auto"` follows from it.
     cold: the kind of cold chain, `native` or, where that was not built, `numba`: slower, for f32, f16, bf16 and Q8_0.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
@@ -120,6 +124,10 @@ def run(
     asked = Options.of(policy=policy, slots=slots, **{"miss": "cpu" if miss == "split" else miss, **options})
     check_outputs(timeline, out, trace, weights)
     dense = check_dense(dense_us, preset, opened, hidden)
+    pricing = (
+        None if machine is None else priced_on(machine, overlap, dense if dense_us != "auto" else preset, cpu_threads)
+    )
+    asked = settled(asked, opened, pricing)
     headroom = parse_bytes(headroom)
     warn_idle(options.get("predictor"), [asked.width])
     source, size = asked.source(opened), asked.size(opened)
@@ -200,6 +208,7 @@ def run(
         "cpu_threads": chain.threads, "spin_us": float(spin_us), "activations": activations,
         "sms": sms, "link_pad": link_pad,
         "restricted_to": restricted_to(sms, link_pad), "dense_us": dense, "checked": check,
+        "lag_auto": asked.lag_auto, "machine_sha256": pricing.known.sha256 if pricing else None,
         "incomplete": incomplete,
     }  # fmt: skip
     options = asked.recorded(size) | {"miss": miss}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from slotwise.executor.cold import RowLayout
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.shapes import PRESETS, Shape
 from slotwise.executor.weights import Weights, open_weights
+from slotwise.replay.machine import Machine
+from slotwise.replay.pricing import Pricing
 from slotwise.replay.sweep import FOREIGN
 from slotwise.traces import Trace
 from slotwise.traces.files import check_target
@@ -86,6 +89,16 @@ def check_dense(dense_us: float | str, preset: Shape | None, trace: Trace, hidde
     if isinstance(dense_us, str) or not 0 <= dense_us <= MOST_DENSE_US:
         raise BadExecutor(f"dense_us={dense_us!r}: microseconds from 0 to {MOST_DENSE_US:g}, or 'auto'")
     return float(dense_us)
+
+
+def priced_on(
+    machine: Machine | str | Path, overlap: str, dense: float | Shape | None, cpu_threads: int | None
+) -> Pricing:
+    """What a run takes from a machine file. dense: microseconds, or the shape whose dense weights are read."""
+    pricing = Pricing(machine, overlap="off" if overlap == "off" else "on", cpu_threads=cpu_threads)
+    if isinstance(dense, Shape):
+        dense = dense.dense_us(pricing.known["device_read_bytes_per_s"])
+    return replace(pricing, dense_us=dense or 0.0)
 
 
 def layouts_of(

@@ -13,6 +13,7 @@ import numpy as np
 
 from slotwise.executor.executor import HEADROOM_BYTES
 from slotwise.replay.errors import BadOption
+from slotwise.replay.lag import settled
 from slotwise.replay.machine import Machine, read_machine
 from slotwise.replay.options import Options
 from slotwise.replay.price import plain
@@ -85,14 +86,16 @@ def validate(
     seed = Options.of(**{"policy": "lru", "slots": 1, **options}).seed % 2**63
     axes = map(str, slots), widths, overlaps, verify_tokens, misses
     grid = grid_of(policies, *axes, draw=draw, seed=seed)
-    asks = [
-        Options.of(
-            policy=one.policy, slots=one.slots, width=one.width, verify_tokens=one.verify_tokens, miss=one.miss,
-            **options,
-        )
-        for one in grid
-    ]  # fmt: skip
     prices = [Pricing(known, overlap=one.overlap, dense_us=dense_us, bounds=False) for one in grid]
+    asks = [
+        settled(
+            Options.of(
+                policy=one.policy, slots=one.slots, width=one.width, verify_tokens=one.verify_tokens, miss=one.miss,
+                **options,
+            ), opened, pricing,
+        )
+        for one, pricing in zip(grid, prices, strict=True)
+    ]  # fmt: skip
     total = len(grid) * (3 + blocks) + 2 * blocks
     said = _Said(progress, total)
     laws = []

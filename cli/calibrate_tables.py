@@ -27,6 +27,12 @@ def print_machine(machine):
             for name in ("cold_with_link", "link_with_cold", "hot_with_link")
         )
         show(f"of its speed alone, at {each.threads} threads: {shares}")
+    if machine.overlap:
+        hot, cold, seconds = machine.beside
+        show(
+            f"both chains at once: the hot one keeps {100 * hot:.0f} % of its speed, the cold one {100 * cold:.0f} %, "
+            f"and a tick takes {1e6 * seconds:,.1f} us more"
+        )
     late = ", ".join(f"{1e3 * wake.gap_s:g} ms: {1e6 * wake.seconds:,.1f} us" for wake in machine.wake)
     show(f"the cold chain begins later after a gap of {late}")
 

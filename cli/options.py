@@ -60,8 +60,8 @@ _REPLAY: list[Callable] = [
 _PRICE: list[Callable] = [
     click.option("--machine", metavar="FILE", help="Also price it, in seconds of this machine; 'slotwise machine' "
                  "estimates one."),
-    click.option("--overlap", type=click.Choice(["on", "off"]), default="on", show_default=True,
-                 help="Priced with both chains at the same time, or one after the other."),
+    click.option("--overlap", type=click.Choice(["on", "off", "auto"]), default="on", show_default=True,
+                 help="Priced with both chains at the same time, one after the other, or tick by tick as it pays."),
     click.option("--late", type=click.Choice(["wait", "cold"]), default="wait", show_default=True,
                  help="Priced so that a hit whose copy has not landed waits for it, or is computed on the CPU."),
     click.option("--dense-us", type=click.FloatRange(0, 1e6), default=0.0, show_default=True,

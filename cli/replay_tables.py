@@ -63,6 +63,11 @@ def _print_price(price, hit_rate, options) -> None:
         wrapped(f"the host decides as fast as for lru: the machine file has no figures of {options['policy']}")
     if price["lag_auto"]:
         wrapped(f"lag_prefetch {options['lag_prefetch']} follows from the machine")
+    if price["overlap"] == "auto":
+        wrapped(
+            f"overlap: of the ticks with work for both chains {price['ticks_overlapped']:,} overlap, "
+            f"{price['ticks_serial']:,} do not"
+        )
     if price["late_hits"]:
         wrapped(
             f"late: {price['late_hits']:,} hits met a copy on its way, in {price['late_ticks']:,} ticks, which waited "

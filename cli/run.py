@@ -39,10 +39,11 @@ class DenseTime(click.ParamType):
 )
 @click.option(
     "--overlap",
-    type=click.Choice(["on", "off", "both"]),
+    type=click.Choice(["on", "off", "both", "auto"]),
     default="on",
     show_default=True,
-    help="Hot and cold chain at the same time, one after the other, or runs of both by turns.",
+    help="Hot and cold chain at the same time, one after the other, runs of both by turns, or tick by tick as the "
+    "--machine expects a gain.",
 )
 @click.option(
     "--miss",
@@ -121,7 +122,7 @@ class DenseTime(click.ParamType):
               help="Microseconds of device time a layer that stand for attention; auto: of the shape's dense weights.",
 )  # fmt: skip
 @click.option("--machine", metavar="FILE", help="A file of 'slotwise calibrate' or 'slotwise machine', for "
-              "--lag-prefetch auto.")  # fmt: skip
+              "--overlap auto and --lag-prefetch auto.")  # fmt: skip
 @click.option("--repeats", type=click.IntRange(1), default=1, show_default=True, help="Runs of each side.")
 @click.option("--timeline", metavar="FILE", help="Write the timed run for Perfetto, in the Chrome trace format.")
 @click.option("--check", is_flag=True, help="Hold plans against a replay, outputs against float64, slots against rows.")

@@ -47,6 +47,8 @@ def print_run(run: dict, n_sides: int) -> None:
     pairs("  seconds: ", (f"{name[:-2]} {timing[name]:.4g}" for name in causes), ", ")
     pairs("  GB/s, and the ceiling of the same run: ", _bandwidths(run), ", ")
     wrapped(f"  overlap efficiency: {_efficiency(timing, n_sides)}")
+    at_once, serial = timing["ticks_overlapped"], timing["ticks_serial"]
+    wrapped(f"  ticks with work for both chains: {at_once:,} at once, {serial:,} one after the other")
     moved = (f"{name} {timing[name]:,}" for name in ("copies", "copy_batches", "bytes_copied", "reader_waits"))
     pairs("  copies: ", moved, ", ")
     waited = [f"{name} {timing[name]:,}" for name in ("hurried", "overtaken", "requeued") if timing[name]]

@@ -29,7 +29,7 @@ def _words(text):
 )
 @click.option("--slots", default="25%,50%", show_default=True, help="Sizes of a pool, such as 16,25%.")
 @click.option("--width", "widths", default="0", show_default=True, help="Predictions per token, such as 0,2,4.")
-@click.option("--overlap", "overlaps", default="on", show_default=True, help="on, off or on,off.")
+@click.option("--overlap", "overlaps", default="on", show_default=True, help="on, off, auto, or several: on,off.")
 @click.option("--verify", "verify", default="1", show_default=True, help="Tokens of verify steps, such as 1,4.")
 @click.option("--miss", "misses", default="cpu", show_default=True, help="cpu, fetch or cpu,fetch.")
 @click.option("--draw", type=click.IntRange(1), metavar="N", help="N settings of all but the policy, drawn evenly, in "

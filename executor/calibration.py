@@ -11,8 +11,8 @@ import numpy as np
 from slotwise.policies import Pool
 
 from .backend import Backend
-from .calibration_chains import contention, sheets, wake
-from .calibration_host import host_figures
+from .calibration_chains import both_chains, contention, sheets, wake
+from .calibration_host import host_figures, overlap_s
 from .calibration_link import link_figures
 from .calibration_policies import POLICIES, policy_figures
 from .cold import ColdChain, RowLayout
@@ -50,6 +50,7 @@ class Measured(NamedTuple):
     wake: list[dict[str, float]]
     contention: list[dict[str, Any]]
     policies: dict[str, dict[str, Value]]
+    overlap: dict[str, Value]
 
 
 def calibrate(
@@ -94,15 +95,34 @@ def calibrate(
             late = wake(executor, random, times=effort.waits)
             said(3, "chains and link beside each other")
             beside = contention(executor, random, seconds=effort.beside_s)
+            overlap = both_chains(executor, random, seconds=effort.beside_s)
         said(4, "what the host does")
         host = host_figures(make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random)
+        gain_s = _gain_s(grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values()))
+        overlap["overlap_s"] = overlap_s(
+            make, store, chain, top_k=top_k, steps=effort.steps, gain_s=gain_s, random=random
+        ).checked()  # fmt: skip
         said(5, "what policies take")
         calls = policy_figures(
             (*POLICIES, *policies), host, n_experts=n_experts, top_k=top_k, steps=effort.steps, random=random
         )  # fmt: skip
     said(6, "done")
     every = {name: Value(max(FLOOR, value), spread) for name, (value, spread) in (rates | figures | host).items()}
-    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside, calls)
+    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside, calls, overlap)
+
+
+def _gain_s(
+    grids: list[dict[str, Any]], rows: int, submit_hot_s: float, hot_with_cold: float, cold_with_hot: float
+) -> float:
+    """What both chains at once gain on so many rows of one token each, at the shares of speed that they keep."""
+    hot_s, cold_s = (
+        float(np.interp(rows, grid["rows"], [line[0] for line in grid["seconds"]]))
+        for grid in grids
+        if grid["tokens"] == 1
+    )
+    left_s = max(0.0, cold_s - submit_hot_s)
+    first_s = min(hot_s / hot_with_cold, left_s / cold_with_hot)
+    return hot_s + cold_s - first_s - max(hot_s - first_s * hot_with_cold, left_s - first_s * cold_with_hot)
 
 
 def _bench(backend: Backend, store: HostStore, chain: ColdChain, stored: int, *, top_k: int, link_pad: int) -> Executor:

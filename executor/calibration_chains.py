@@ -171,6 +171,19 @@ def contention(executor: Executor, random: np.random.Generator, *, seconds: floa
     ]  # fmt: skip
 
 
+def both_chains(executor: Executor, random: np.random.Generator, *, seconds: float) -> dict[str, Value]:
+    """Shares of their own speeds that hot and cold chain keep beside each other."""
+    bench = Bench(executor, random)
+    alone = {name: _pace(bench, {name}, seconds)[name] for name in ("hot", "cold")}
+    both = _pace(bench, {"hot", "cold"}, seconds)
+    found = {}
+    for name, other in (("hot", "cold"), ("cold", "hot")):
+        value = min(1.0, max(0.01, alone[name].value / both[name].value))
+        spread = value * max(part.spread / part.value for part in (alone[name], both[name]))
+        found[f"{name}_with_{other}"] = Value(value, spread).checked()
+    return found
+
+
 def _pace(bench: Bench, names: set[str], seconds: float) -> dict[str, Value]:
     """Seconds of a job of the chains, and of a byte of the link, while all of these have always more to do."""
     backend, chain, top_k = bench.backend, bench.chain, bench.executor.top_k

@@ -8,6 +8,8 @@ on a backend whose merge runs on the calling thread all of it is the merge's and
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +24,14 @@ from .backend import Backend
 from .cold import ColdChain
 from .executor import Executor
 from .merge import HOT
-from .stopwatch import Value, usual
+from .stopwatch import FLOOR, Value, usual
 from .store import HostStore
 
 SPIN_US = 400.0  # longer than the host takes to queue the calls behind it
 CALLS = 16
 MOST_TOKENS = 8
 WARM_STEPS = 3
+TURNS = 2  # of loops that are held against each other
 
 
 class Mix(NamedTuple):
@@ -57,9 +60,9 @@ def host_figures(
     half = top_k // 2
 
     def loop(mix: Mix) -> Ticks:
-        policy = f"lru+pin(profile={profile}, n={mix.hits})" if mix.hits else "lru"
         pool = Pool(
-            policy, n_layers=n_layers, n_experts=n_experts, slots=min(n_experts, 3 * top_k),
+            _pinned(Path(folder), mix.hits, store), n_layers=n_layers, n_experts=n_experts,
+            slots=min(n_experts, 3 * top_k),
             max_loads=max(mix.loads, mix.ahead), width=mix.ahead, full=True,
         )  # fmt: skip
         with Executor(
@@ -68,9 +71,6 @@ def host_figures(
             return _loop(executor, mix, steps, random)
 
     with TemporaryDirectory() as folder:
-        profile = Path(folder) / "pins.json"  # the experts from 0 on are those that hit
-        counts = [[n_experts - expert for expert in range(n_experts)]] * n_layers
-        profile.write_text(json.dumps({"format": "slotwise.profile", "version": 1, "counts": counts, "traces": []}))
         nothing, hits, misses = loop(Mix()), loop(Mix(hits=top_k)), loop(Mix(misses=top_k))
         one, many = loop(Mix(misses=top_k, loads=1)), loop(Mix(misses=top_k, loads=top_k))
         ahead = loop(Mix(hits=top_k, ahead=half))
@@ -91,6 +91,43 @@ def host_figures(
         "submit_merge_s": nothing.period.less(nothing.policy, found["ids_s"], found["merge_s"], found["dense_s"]),
     }
     return found
+
+
+def overlap_s(
+    make: Callable[[], Backend], store: HostStore, chain: ColdChain, *, top_k: int, steps: int, gain_s: float,
+    random: np.random.Generator,
+) -> Value:  # fmt: skip
+    """What a tick with work for both chains takes beyond what they leave each other of their speeds.
+
+    gain_s: what such a tick, of half of top_k hits and misses, would gain by that alone. Loops with and without overlap
+    take turns.
+    """
+    mix = Mix(hits=top_k // 2, misses=top_k // 2)
+    taken: dict[bool, list[Value]] = {True: [], False: []}
+    with TemporaryDirectory() as folder:
+        policy = _pinned(Path(folder), mix.hits, store)
+        for _ in range(TURNS):
+            for overlap, periods in taken.items():
+                pool = Pool(
+                    policy, n_layers=store.n_layers, n_experts=store.n_experts, slots=3 * top_k, max_loads=0, full=True
+                )
+                with Executor(
+                    pool, store, make(), chain, top_k=top_k, headroom_bytes=0, max_tokens=MOST_TOKENS, overlap=overlap
+                ) as executor, executor.backend.queue():  # fmt: skip
+                    periods.append(_loop(executor, mix, steps, random).period)
+    on, off = (
+        Value(statistics.mean(each.value for each in periods), max(each.spread for each in periods))
+        for periods in taken.values()
+    )
+    return Value(max(FLOOR, gain_s + on.value - off.value), math.hypot(on.spread, off.spread))
+
+
+def _pinned(folder: Path, hits: int, store: HostStore) -> str:
+    """lru with the experts from 0 on that are to hit."""
+    profile = folder / "pins.json"
+    counts = [[store.n_experts - expert for expert in range(store.n_experts)]] * store.n_layers
+    profile.write_text(json.dumps({"format": "slotwise.profile", "version": 1, "counts": counts, "traces": []}))
+    return f"lru+pin(profile={profile}, n={hits})" if hits else "lru"
 
 
 def _loop(executor: Executor, mix: Mix, steps: int, random: np.random.Generator) -> Ticks:

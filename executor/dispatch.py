@@ -14,6 +14,7 @@ from .backend import Backend, Rows
 from .cold import ColdChain
 from .errors import CopyDoubtful, CopyRefused, WorkerFailed
 from .merge import ABSENT, COLD, HOT
+from .overlap import OverlapGate
 from .slots import Slots
 from .sort import Chosen, Desk, Load, Sorted
 from .store import HostStore
@@ -39,7 +40,7 @@ class Dispatcher:
         transfers: Transfers,
         *,
         wide: bool,
-        overlap: bool,
+        overlap: bool | OverlapGate,
         batch_gate: int,
         miss: str,
         split_share: float,
@@ -48,6 +49,7 @@ class Dispatcher:
         self._store, self._slots, self._backend, self._chain, self._transfers = store, slots, backend, chain, transfers
         self._wide, self._overlap, self._late, self._said = wide, overlap, late, False
         self._batch_gate = batch_gate
+        self.overlapped = self.serial = 0  # ticks with work for both chains, at once and one after the other
         self.miss, self._share = miss, {"cpu": 0.0, "fetch": 1.0, "split": split_share}[miss]
         known = {layout: chain.layer(layout) for layout in dict.fromkeys(store.layouts)}
         self._layers = [known[layout] for layout in store.layouts]
@@ -70,7 +72,12 @@ class Dispatcher:
             places, hot, cold, after = self._divide(layer, ids, work, fetched)
         else:
             places, hot, cold, after = [], work.hot, work.cold, ()
-        overlap = self._overlap and len(ids) <= self._batch_gate
+        overlap, n_hot, n_cold = self._overlap, len(hot.rows), len(cold.rows)
+        if not isinstance(overlap, bool):
+            overlap = overlap(layer, len(ids), n_hot, n_cold, len(work.loads))
+        overlap = overlap and len(ids) <= self._batch_gate
+        if n_hot and n_cold:
+            self.overlapped, self.serial = self.overlapped + overlap, self.serial + (not overlap)
         if overlap and len(cold.rows):
             self._cold(layer, tick, cold)
         if len(hot.rows):

@@ -19,6 +19,7 @@ from .dispatch import Dispatcher
 from .errors import BadExecutor, BrokenOff, CopyDoubtful, CopyRefused
 from .journal import Journal
 from .limits import one_thread
+from .overlap import OverlapGate
 from .plan_hash import PlanHash
 from .slots import Slots
 from .sort import Load, Sorted
@@ -36,8 +37,8 @@ class Executor:
 
     pool: decides, by the very functions that a replay calls. store: the rows in host memory. chain: the opened cold
     chain. top_k: experts per token. horizon: how many layers ahead `forward`'s predictions are.
-    overlap: cold and hot chain at the same time, or one after the other; neither the plan nor a byte of the output
-    depends on it. Steps of more tokens than the pool's batch gate are always computed one chain after the other.
+    overlap: cold and hot chain at the same time, one after the other, or tick by tick as a gate says; neither the plan
+    nor a byte of the output depends on it. Steps of more tokens than the pool's batch gate never overlap.
     miss: `cpu` computes misses on the CPU; `fetch` copies their rows and computes them on the device; `split` does the
     latter with the first `split_share` of them. late: a planned hit whose copy has not landed `wait`s for it, or is
     computed `cold` and counted `diverted`.
@@ -59,7 +60,7 @@ class Executor:
         *,
         top_k: int,
         horizon: int = 1,
-        overlap: bool = True,
+        overlap: bool | OverlapGate = True,
         miss: str = "cpu",
         split_share: float = 0.5,
         late: str = "wait",

@@ -13,9 +13,10 @@ from typing import Any
 from slotwise.traces.files import beside, check_source
 
 from .errors import BadOption
-from .machine_figures import FIGURES, POLICY_FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
+from .machine_figures import BESIDE, FIGURES, POLICY_FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
 
 FORMAT, VERSION = "slotwise.machine", 1
+LATER = ("policies", "overlap")
 LABELS = ("MEASURED", "ESTIMATED")
 MOST_FILE_BYTES = 64 << 20
 
@@ -26,7 +27,7 @@ class Machine:
 
     label: MEASURED or ESTIMATED. sources: where a figure comes from, by its name. restricted_to: what a measurement
     held back, in words. policies: policy_s and policy_ahead_s by `PolicySpec.family`, where `figures` has those
-    of lru. details: whatever else is worth keeping; pricing does not read it.
+    of lru. overlap: all of BESIDE, or none. details: whatever else is worth keeping; pricing does not read it.
     """
 
     label: str
@@ -45,6 +46,7 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict)
     restricted_to: str | None = None
     policies: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
+    overlap: Mapping[str, Figure] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
@@ -58,14 +60,20 @@ class Machine:
         demand, ahead = (figures[name].value for name in POLICY_FIGURES)
         return "lru" if own is None else family, demand, ahead
 
+    @property
+    def beside(self) -> tuple[float, float, float]:
+        """hot_with_cold, cold_with_hot and overlap_s; nothing of it where nobody measured it."""
+        hot, cold, seconds = (self.overlap[name].value for name in BESIDE) if self.overlap else (1.0, 1.0, 0.0)
+        return hot, cold, seconds
+
     def row_s(self, kind: str, row_bytes: int) -> float:
         """Seconds of the link for one row of a batch, `demand` or `ahead`."""
         return self[f"copy_{kind}_row_s"] + row_bytes / self[f"copy_{kind}_bytes_per_s"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The object in the file. Without `policies` it is what it was before there were any."""
+        """The object in the file. Without what came later, it is what it was before there was any."""
         found = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return found if found["policies"] else {name: each for name, each in found.items() if name != "policies"}
+        return {name: each for name, each in found.items() if each or name not in LATER}
 
     @property
     def sha256(self) -> str:
@@ -142,6 +150,7 @@ def machine_of(found: Any, where: str) -> Machine:
         label=found["label"], date=found["date"], cpu_threads=say.whole("cpu_threads", found.get("cpu_threads"), 4096),
         figures={name: say.figure(f"figure {name}", figures.get(name), FIGURES[name]) for name in FIGURES},
         policies={name: say.policy(f"policy {name}", each) for name, each in policies.items()},
+        overlap=say.beside("overlap", found["overlap"]) if found.get("overlap", {}) != {} else {},
         sheets=sheets, wake=wake, contention=contention, libraries=say.table("libraries", found.get("libraries", {})),
         sources=say.table("sources", found.get("sources", {})), details=say.table("details", found.get("details", {})),
         **texts,

@@ -62,6 +62,11 @@ SHARES: Mapping[str, str] = {
     "link_with_cold": "speed of the link while the cold chain works",
     "hot_with_link": "speed of the hot chain while the link works",
 }
+BESIDE: Mapping[str, Range] = {  # what both chains at once cost, where it was measured
+    "hot_with_cold": SHARE._replace(meaning="speed of the hot chain while the cold chain works"),
+    "cold_with_hot": SHARE._replace(meaning="speed of the cold chain while the hot chain works"),
+    "overlap_s": _seconds("what a tick with work for both takes beyond that"),
+}
 GAP = Range(1e-6, 100.0, "seconds", "the cold chain idle before a job")
 WAKE = Range(0.0, 0.1, "seconds", "by how much later it then begins")
 SHEET_SECONDS = _seconds("a chain's work", 100.0)
@@ -185,6 +190,12 @@ class Entries:
         if unknown := sorted(set(known) - set(POLICY_FIGURES)):
             raise BadOption(f"{self.where}: {name} has {unknown[0]!r}; known: {', '.join(POLICY_FIGURES)}")
         return {each: self.figure(f"{name} {each}", known.get(each), FIGURES[each]) for each in POLICY_FIGURES}
+
+    def beside(self, name: str, found: Any) -> dict[str, Figure]:
+        known = self.table(name, found)
+        if unknown := sorted(set(known) - set(BESIDE)):
+            raise BadOption(f"{self.where}: {name} has {unknown[0]!r}; known: {', '.join(BESIDE)}")
+        return {each: self.figure(f"{name} {each}", known.get(each), allowed) for each, allowed in BESIDE.items()}
 
     def sheet(self, name: str, found: dict[str, Any]) -> Sheet:
         chain, threads = found.get("chain"), found.get("threads")

@@ -144,6 +144,11 @@ class Price:
             "diverted": int(self._total("DIVERTED")),
         }
 
+    @property
+    def at_once(self) -> dict[str, int]:
+        """Ticks with work for both chains, that did it at once and one after the other."""
+        return {"ticks_overlapped": int(self._total("OVERLAPPED")), "ticks_serial": int(self._total("SERIAL"))}
+
     @cached_property
     def line(self) -> tuple[float, float, float]:
         """(base_s, miss_s, share explained) of seconds = base + miss * misses over decode steps of one token."""
@@ -202,7 +207,7 @@ class Price:
                 "gain": self.compared(self.without)[0] if self.without else None,
                 "gain_interval": self.intervals["gain"],
                 "tpot_p50_s": p50, "tpot_p95_s": p95, "tpot_p99_s": p99,
-                "parts": self.parts, "busy": self.busy, **self.late,
+                "parts": self.parts, "busy": self.busy, **self.late, **self.at_once,
                 "base_s": base, "miss_s": slope, "explained": explained,
                 "precision": self.precision, "break_even_precision": self.break_even_precision,
                 **bounds, "by_phase": by_phase,

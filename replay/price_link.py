@@ -18,22 +18,25 @@ from numba import njit
 (
     IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, MERGE, MERGE_PAIR,
     DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK, LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP,
-    LATE_COLD, BATCH_GATE, CHUNK, SCRATCH, STAGING, N_FIGURES,
-) = range(26)  # fmt: skip
+    LATE_COLD, BATCH_GATE, CHUNK, SCRATCH, STAGING, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
+) = range(29)  # fmt: skip
 FIGURES = (  # what they hold: figures and shares of a machine file, then how the run was asked to be priced
     "ids_s policy_s policy_ahead_s submit_cold_s submit_hot_s submit_batch_s submit_load_s submit_merge_s "
     "merge_s merge_pair_s dense_s step_s copy_demand_batch_s copy_ahead_batch_s cold_with_link link_with_cold "
-    "hot_with_link share max_queued overlap late_cold batch_gate chunk scratch staging"
+    "hot_with_link share max_queued overlap late_cold batch_gate chunk scratch staging "
+    "hot_with_cold cold_with_hot overlap_s"
 ).split()
 # Clocks; then seconds by cause, which add up to the run; then what each resource worked, and what came late.
 (
     HOST, GPU, COLD_END, LINK, DONE, QUEUED,
     BOTH_S, HOT_ALONE_S, COLD_ALONE_S, LATE_S, HOST_S, JITTER_S, POLICY_S, MERGE_S, DENSE_S, IDS_S, STEP_S,
-    LINK_BUSY, GPU_BUSY, COLD_BUSY, HOST_BUSY, LATE_HITS, LATE_TICKS, LATENESS, WORST_LATENESS, DIVERTED, N_STATE,
-) = range(27)  # fmt: skip
+    LINK_BUSY, GPU_BUSY, COLD_BUSY, HOST_BUSY, LATE_HITS, LATE_TICKS, LATENESS, WORST_LATENESS, DIVERTED,
+    OVERLAPPED, SERIAL, N_STATE,
+) = range(29)  # fmt: skip
 FIRST_CAUSE, LAST_CAUSE = BOTH_S, STEP_S
 ROUNDING = 1 + 1e-12  # what is left after so much was done is nothing
 WAITS = np.inf  # in `land`: a row whose copy has not been handed to the link
+NEVER, ALWAYS, BY_TABLE = 0, 1, 2  # chains at once
 HITS, PLACED, OUTSIDE, COLD = 0, 1, 2, 3  # jobs of a tick: three of the hot chain, one of the cold chain
 
 inlined = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -102,6 +105,7 @@ def _work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
     """
     t, done, queued = s[LINK], s[DONE], s[QUEUED]  # in registers: what lies in arrays is read again after every store
     beside_cold, beside_link, hot_beside_link = f[LINK_WITH_COLD], f[COLD_WITH_LINK], f[HOT_WITH_LINK]
+    hot_beside_cold, cold_beside_hot = f[HOT_WITH_COLD], f[COLD_WITH_HOT]
     job = event = 0
     waited = both = hot_alone = cold_alone = late_alone = neither = link_busy = cold_busy = hot_busy = 0.0
     hot_at, hot_left, gate = np.inf, 0.0, 0.0
@@ -130,10 +134,10 @@ def _work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
             need = target - done
             if need < span * link_rate:
                 span, timed = need / link_rate, False
-        cold_rate = beside_link if busy else 1.0
+        cold_rate = (beside_link if busy else 1.0) * (cold_beside_hot if hot_on else 1.0)
         if cold_on and cold_left < span * cold_rate:
             span, timed = cold_left / cold_rate, False
-        hot_rate = hot_beside_link if busy else 1.0
+        hot_rate = (hot_beside_link if busy else 1.0) * (hot_beside_cold if cold_on else 1.0)
         if hot_on and hot_left < span * hot_rate:
             span, timed = hot_left / hot_rate, False
         then = max(t, until) if timed else t + span

@@ -31,12 +31,13 @@ DEMANDS, MISSES, BYTES, SECONDS, N_OUT = range(5)
 @internal
 def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, figures, state, totals, one, sheets, shape,
          kinds, wake, row_s, row_bytes, land, q, driver, waiting,
-         jobs, chain_ends, handed, out):  # fmt: skip
+         jobs, chain_ends, handed, gates, out):  # fmt: skip
     """Prices the steps of one piece. `state`, `land` and the queues go on from piece to piece.
 
     experts, told [layers, rows, top_k]; ids, ahead [layers, rows, recorded] or empty; starts [steps + 1] rows; resets,
     phases [steps]; totals [2 phases, N_STATE] receives what each step added to `state`;
     jobs, chain_ends, handed: scratch of the caller, who keeps it alive: a pointer to an array of our own would not.
+    gates [kinds, tokens + 1, hot rows + 1, cold rows + 1]: where chains overlap, if a table says it (`gate.gates_of`);
     kinds [layers]: whose sheets price a layer; row_s [layers, 2]: link seconds of a row, demand and speculative;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
@@ -145,7 +146,14 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                     land[layer, hurried[at]] = position
                     forget(q, waiting, layer * n_experts + hurried[at])
             # --- the chains begin ---
-            overlap = f[link.OVERLAP] > 0 and small
+            overlap = f[link.OVERLAP] > link.NEVER and small
+            if overlap and f[link.OVERLAP] == link.BY_TABLE:
+                overlap = n_loads >= gates[
+                    kinds[layer], min(n, gates.shape[1] - 1), min(rows[link.HITS], gates.shape[2] - 1),
+                    min(rows[link.COLD], gates.shape[3] - 1),
+                ]  # fmt: skip
+            if rows[link.HITS] and rows[link.COLD]:
+                s[link.OVERLAPPED if overlap else link.SERIAL] += 1
             cold_s = cold_spread = hot_spread = 0.0
             cold_at = np.inf
             ends[2] = 0.0
@@ -229,8 +237,10 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                 s[link.COLD_END] = ends[0]
             extra = 0.0
             spread = np.sqrt(cold_spread * cold_spread + hot_spread * hot_spread)
-            if cold_now > 0 and rows[link.HITS] and spread > 0:
-                extra = expected_max(ends[0], ends[1], spread)
+            if cold_now > 0 and rows[link.HITS]:
+                extra = f[link.OVERLAP_COST]
+                if spread > 0:
+                    extra += expected_max(ends[0], ends[1], spread)
             while outside:
                 wave_pairs *= min(outside, wave) / wave
                 wave = min(outside, wave)

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from .errors import BadOption
+from .gate import gates_of
 from .machine import Machine, check_machine, read_machine
+from .machine_figures import BESIDE
 from .price import Price
-from .price_link import FIGURES, N_FIGURES, N_STATE, WORST_LATENESS
+from .price_link import ALWAYS, BY_TABLE, FIGURES, N_FIGURES, N_STATE, NEVER, WORST_LATENESS
 from .price_queue import N_COUNTS
 from .price_tables import pack, sheets_for, single
 from .sizes import parse_bytes
 
+OVERLAPS = {"off": NEVER, "on": ALWAYS, "auto": BY_TABLE}
 MOST_US = 1e6
 MOST_ROWS = 4096  # of a step of one token that are looked up in a table
 
@@ -24,8 +27,9 @@ MOST_ROWS = 4096  # of a step of one token that are looked up in a table
 class Pricing:
     """What a price was asked for. `machine` is a Machine, or the path of its file; the others are those of `run`.
 
-    overlap: "on" or "off". late: hits whose copy has not landed "wait" for it, or are computed "cold". dense_us:
-    microseconds of the device a layer, for attention. cpu_threads: of the cold chain, by default the machine's.
+    overlap: "on", "off", or "auto": at the ticks where it is expected to pay, see `gate`. late: hits whose copy has not
+    landed "wait" for it, or are computed "cold". dense_us: microseconds of the device a layer, for attention.
+    cpu_threads: of the cold chain, by default the machine's.
     max_queued: at most so many speculative bytes (also "64MiB") are handed to the link at a time, and demand overtakes
     the rest. spec_chunk: at most so many speculative rows in one batch. split_share: the share of the misses that is
     fetched (with miss="cpu"). bounds: also price the run without look-ahead, and with an oracle of the same width.
@@ -42,7 +46,7 @@ class Pricing:
     bounds: bool = True
 
     def __post_init__(self):
-        for name, known in (("overlap", ("on", "off")), ("late", ("wait", "cold"))):
+        for name, known in (("overlap", OVERLAPS), ("late", ("wait", "cold"))):
             if getattr(self, name) not in known:
                 raise BadOption(f"{name} is {' or '.join(known)}, not {getattr(self, name)!r}")
         if not _number(self.dense_us, 0, MOST_US):
@@ -113,6 +117,14 @@ class Pricer:
         self._sheets, self._shape = pack([[sheets for sheets, _ in kind] for kind in chains])
         self._one = single(self._sheets, self._shape, min(trace.n_experts, trace.top_k, MOST_ROWS))
         self._kinds = np.array([distinct.index(size) for size in rows])
+        self._gates = (
+            gates_of(
+                machine, self._sheets, self._shape, batch_gate=options.batch_gate, n_experts=trace.n_experts,
+                top_k=trace.top_k, ahead_s=self._policy[2] if options.width else 0.0,
+            )
+            if pricing.overlap == "auto"
+            else np.zeros((1, 1, 1, 1), np.uint16)
+        )  # fmt: skip
         self._wake = np.array([[each.gap_s, each.seconds] for each in machine.wake]).reshape(-1, 2)
         self._row_bytes = np.array(rows, np.int64)
         self._row_s = np.array([[machine.row_s(kind, size) for kind in ("demand", "ahead")] for size in rows])
@@ -146,7 +158,8 @@ class Pricer:
             "hot_with_link": shares.hot_with_link.value,
             "share": share,
             "max_queued": np.inf if pricing.max_queued is None else pricing.max_queued,
-            "overlap": pricing.overlap == "on",
+            "overlap": OVERLAPS[pricing.overlap],
+            **dict(zip(BESIDE, machine.beside, strict=True)),
             "late_cold": pricing.late == "cold",
             "batch_gate": options.batch_gate,
             "chunk": pricing.spec_chunk or 0,
@@ -178,7 +191,7 @@ class Pricer:
             piece.starts, piece.resets, phases, block.experts, told, ids, ahead,
             min(self.options.width, ids.shape[2]), self.options.horizon, self._figures, self._state, self._totals,
             self._one, self._sheets, self._shape, self._kinds, self._wake, self._row_s, self._row_bytes, self._land,
-            self._queue, self._driver, self._waiting, *self._scratch, out,
+            self._queue, self._driver, self._waiting, *self._scratch, self._gates, out,
         )  # fmt: skip
         self._steps.append((out, accepted, block.phase[low : low + n], block.request[low : low + n]))
 

@@ -41,7 +41,7 @@ def schema():
         ("parts", pa.struct(parts)),
         *reals("overlap_efficiency"),
         *wholes("diverted", "copies", "copy_batches", "bytes_copied", "bytes_hot", "bytes_cold"),
-        *wholes("reader_waits", "bytes_padded", "hurried", "overtaken", "requeued"),
+        *wholes("reader_waits", "bytes_padded", "hurried", "overtaken", "requeued", "ticks_overlapped", "ticks_serial"),
     ]
     rates = reals("copy_rows_per_s", "copy_large_per_s", "host_read_per_s", "device_read_per_s")
     ceilings = [*rates, *wholes("store_bytes", "l3_bytes", "read_bytes")]

@@ -12,7 +12,7 @@ from .runs import ENGINES, PARTS, Runs
 from .style import LIGHT, Picture
 
 MOST = 12  # configurations of one figure; the tables have all
-SIDES = {"on": ("c0", ""), "off": ("grey2", "////")}
+SIDES = {"on": ("c0", ""), "off": ("grey2", "////"), "auto": ("c2", "....")}
 COLOURS = {
     "both_s": ("c6", ""), "hot_alone_s": ("c1", ""), "cold_alone_s": ("c4", "...."), "late_s": ("bad", "xxxx"),
     "policy_s": ("c3", ""), "merge_s": ("good", "////"), "rest_s": ("grey1", ""), "between_s": ("pale", "\\\\\\\\"),

@@ -53,9 +53,11 @@ def _sentence(name: str, sides: dict[str, Row]) -> str:
 
 def speedup(sides: dict[str, Row]) -> tuple[str, str] | None:
     """How many times as fast overlap makes it: of the medians, and the range over pairs of runs that took turns."""
-    if len(sides) < 2 or not all(row["timing"]["tokens_per_s"] for row in sides.values()):
+    if not sides.keys() >= {"on", "off"}:
         return None
     on, off = (sides[side]["timing"] for side in ("on", "off"))
+    if not (on["tokens_per_s"] and off["tokens_per_s"]):
+        return None
     pairs = [a / b for a, b in zip(on["tokens_per_s_runs"], off["tokens_per_s_runs"], strict=False) if b]
     spread = f"{min(pairs):.2f} to {max(pairs):.2f}" if len(pairs) > 1 else ""
     return f"{on['tokens_per_s'] / off['tokens_per_s']:.2f}", spread

@@ -102,6 +102,7 @@ def _records(found: Measured) -> dict[str, Any]:
         "policies": {
             family: {name: Figure(*value) for name, value in calls.items()} for family, calls in found.policies.items()
         },
+        "overlap": {name: Figure(*value) for name, value in found.overlap.items()},
         "wake": tuple(Wake(**each) for each in found.wake),
         "contention": tuple(
             Contention(each["threads"], **{name: Figure(**each[name]) for name in shares}) for each in found.contention

@@ -38,10 +38,10 @@ from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace, open_trace
 
 from .run_result import Outcome, hold_together, outcome, row
-from .run_setup import check_dense, check_outputs, layouts_of, priced_on, restricted_to, share_of, weights_of
+from .run_setup import check_dense, check_outputs, gate_of, layouts_of, priced_on, restricted_to, share_of, weights_of
 from .telemetry import Telemetry
 
-SIDES = {"on": (True,), "off": (False,), "both": (True, False)}
+SIDES = {"on": ("on",), "off": ("off",), "both": ("on", "off"), "auto": ("auto",)}
 
 
 def run(
@@ -93,7 +93,7 @@ def run(
     shape: a preset of `executor.shapes`, by default the trace's model; hidden, intermediate and dtype override it.
     dense_us: microseconds of device time a layer that stand for attention and all else that is dense; `auto` makes them
     of the preset's dense weights and the device's read rate, as measured.
-    machine: a machine file, or what is in one; `lag_prefetch="auto"` follows from it.
+    machine: a machine file, or what is in one; `overlap="auto"` and `lag_prefetch="auto"` follow from it.
     cold: the kind of cold chain, `native` or, where that was not built, `numba`: slower, for f32, f16, bf16 and Q8_0.
     device, sms: of cupy, the GPU and how many of its SMs; device_bytes: memory of the numpy backend's device.
     host: the memory that rows are copied from: `pinned` (page-locked), `registered` (huge pages) or `staged` (ordinary,
@@ -101,9 +101,10 @@ def run(
     spec_chunk, max_queued, late, split_share, headroom, staging, link_pad: as `Executor` takes them; bytes may be
     written as "64MiB"; by default split_share is what the link is of link and CPU together, as measured. merge: on
     `cpu` or `gpu`. cpu_threads, spin_us, activations: as `ColdChain` takes them.
-    overlap: on, off, or both, interleaved. repeats: runs of each side for tokens per second, given with their range;
-    one more run of each side says where the time went, since looking at every tick costs some. timeline: a file for
-    Perfetto, of that run (the first side). out: a new Parquet file for what is returned, one row per side.
+    overlap: on, off, both, interleaved, or auto: at the ticks where the machine file expects a gain. repeats: runs of
+    each side for tokens per second, given with their range; one more run of each side says where the time went, since
+    looking at every tick costs some. timeline: a file for Perfetto, of that run (the first side). out: a new Parquet
+    file for what is returned, one row per side.
     check: replays the same trace and holds plans and counters against it, a sample of ticks against float64, a sample
     of slots against their rows, and the outputs of all runs against each other.
     progress: called with (steps done, steps in all, what the run says of itself), by the clock, not by the step.
@@ -113,7 +114,7 @@ def run(
     Raises BadTrace, BadPolicy, BadOption or BadExecutor; CheckFailed, a RuntimeError, where a check fails.
     """
     if overlap not in SIDES or repeats < 1:
-        raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off or both, and at least 1")
+        raise BadExecutor(f"overlap={overlap!r}, repeats={repeats}: on, off, both or auto, and at least 1")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     checkpoint = weights_of(opened, weights, hidden=hidden, intermediate=intermediate, dtype=dtype) if weights else None
     preset = shape_of(shape) if shape else shape_for(opened.model)
@@ -128,6 +129,7 @@ def run(
         None if machine is None else priced_on(machine, overlap, dense if dense_us != "auto" else preset, cpu_threads)
     )
     asked = settled(asked, opened, pricing)
+    gate = gate_of(pricing, asked, opened) if overlap == "auto" else None
     headroom = parse_bytes(headroom)
     warn_idle(options.get("predictor"), [asked.width])
     source, size = asked.source(opened), asked.size(opened)
@@ -145,7 +147,7 @@ def run(
     given |= {"host": host, "merge": merge, "cold": cold}
     max_queued = None if max_queued is None else parse_bytes(max_queued)
     _warm_up(asked.pool(opened, size, full=True, future=False))
-    outcomes: dict[bool, list[Outcome]] = {side: [] for side in sides}
+    outcomes: dict[str, list[Outcome]] = {side: [] for side in sides}
     incomplete = None
     with (
         ColdChain(cpu_threads, spin_us=spin_us, activations=activations, kind=cold) as chain,
@@ -163,12 +165,12 @@ def run(
                 pool = asked.pool(opened, size, full=True, future=False)
                 with Executor(
                     pool, store, make_backend(backend, **given), chain, top_k=opened.top_k, horizon=asked.horizon,
-                    overlap=side, miss=miss, split_share=split_share, late=late, headroom_bytes=headroom,
-                    staging=staging, spec_chunk=spec_chunk, max_queued=max_queued, link_pad=link_pad,
-                    max_tokens=max_tokens, plan_hash=plan_hash or check, timing=timing,
+                    overlap=gate or side == "on", miss=miss, split_share=split_share, late=late,
+                    headroom_bytes=headroom, staging=staging, spec_chunk=spec_chunk, max_queued=max_queued,
+                    link_pad=link_pad, max_tokens=max_tokens, plan_hash=plan_hash or check, timing=timing,
                 ) as executor:  # fmt: skip
                     watch = Watch(executor, n_steps, seed, closely=timing) if check else None
-                    said = f"run {turn + 1} of {len(turns)}, overlap {'on' if side else 'off'}{', timed' * timing}"
+                    said = f"run {turn + 1} of {len(turns)}, overlap {side}{', timed' * timing}"
                     driven = drive(
                         executor, source, asked.predictor_of(opened), n_steps=n_steps, reset=asked.reset,
                         dense_us=dense, seed=seed, watch=watch,

@@ -47,6 +47,8 @@ def outcome(executor: Executor, driven: Driven, watch: Watch | None) -> Outcome:
         "hurried": transfers.hurried,
         "overtaken": transfers.overtaken,
         "requeued": transfers.requeued,
+        "ticks_overlapped": executor.dispatcher.overlapped,
+        "ticks_serial": executor.dispatcher.serial,
         "bytes_hot": executor.dispatcher.bytes_hot,
         "bytes_cold": executor.dispatcher.bytes_cold,
     }
@@ -102,8 +104,8 @@ def row(
     trace: Trace,
     options: dict[str, Any],
     settings: dict[str, Any],
-    side: bool,
-    outcomes: dict[bool, list[Outcome]],
+    side: str,
+    outcomes: dict[str, list[Outcome]],
     ceilings: dict[str, Any],
     cycle: int,
 ) -> dict[str, Any]:
@@ -130,7 +132,7 @@ def row(
         "overlap_efficiency": None,
     }
     if len(outcomes) == 2 and not settings["incomplete"]:
-        on, off = (outcomes[overlap][-1].ticks or [] for overlap in (True, False))
+        on, off = (outcomes[overlap][-1].ticks or [] for overlap in ("on", "off"))
         timing["overlap_efficiency"] = overlap_efficiency(on, off)
     ticks = timed.ticks or []
     copied = sum(n_bytes for tick in ticks for _, _, n_bytes in tick.copies)
@@ -148,7 +150,7 @@ def row(
         "model": trace.model, "n_layers": trace.n_layers, "n_experts": trace.n_experts, "top_k": trace.top_k,
         "n_tokens": timing["tokens"], "n_tokens_counted": timing["tokens"], "n_steps": timing["steps"],
         "n_requests": first.requests, **options,
-        "overlap": "on" if side else "off", "machine": machine(), **settings, "counters": counters,
+        "overlap": side, "machine": machine(), **settings, "counters": counters,
         "token_cycle_bytes": cycle,
         "plan_sha256": first.plan_sha256, "seconds": timing["seconds"], "failures": first.failures,
         "largest_error": timed.largest_error,

@@ -10,9 +10,12 @@ from typing import Any
 
 from slotwise.executor.cold import RowLayout
 from slotwise.executor.errors import BadExecutor
+from slotwise.executor.overlap import OverlapGate
 from slotwise.executor.shapes import PRESETS, Shape
 from slotwise.executor.weights import Weights, open_weights
+from slotwise.replay.gate import gates_for
 from slotwise.replay.machine import Machine
+from slotwise.replay.options import Options
 from slotwise.replay.pricing import Pricing
 from slotwise.replay.sweep import FOREIGN
 from slotwise.traces import Trace
@@ -95,10 +98,21 @@ def priced_on(
     machine: Machine | str | Path, overlap: str, dense: float | Shape | None, cpu_threads: int | None
 ) -> Pricing:
     """What a run takes from a machine file. dense: microseconds, or the shape whose dense weights are read."""
-    pricing = Pricing(machine, overlap="off" if overlap == "off" else "on", cpu_threads=cpu_threads)
+    pricing = Pricing(machine, overlap="on" if overlap == "both" else overlap, cpu_threads=cpu_threads)
     if isinstance(dense, Shape):
         dense = dense.dense_us(pricing.known["device_read_bytes_per_s"])
     return replace(pricing, dense_us=dense or 0.0)
+
+
+def gate_of(pricing: Pricing | None, asked: Options, trace: Trace) -> OverlapGate:
+    """Which ticks overlap, by a machine file. Raises BadExecutor without one."""
+    if pricing is None:
+        raise BadExecutor("overlap='auto': where it pays is known from a machine file; give machine, or on or off")
+    tables = gates_for(
+        pricing, asked.rows_of(trace) or (), batch_gate=asked.batch_gate, n_experts=trace.n_experts, top_k=trace.top_k,
+        ahead_s=pricing.policy_of(asked)[2] if asked.width else 0.0,
+    )  # fmt: skip
+    return OverlapGate(tables)
 
 
 def layouts_of(

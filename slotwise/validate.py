@@ -103,7 +103,7 @@ def validate(
         said(f"price of {one}")
         laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
     with Runner(
-        opened, asked, layout, known.cpu_threads, dense_us=dense_us, headroom=parse_bytes(headroom),
+        opened, known, asked, layout, dense_us=dense_us, headroom=parse_bytes(headroom),
         alias_layers=alias_layers, seed=seed,
     ) as runner:  # fmt: skip
         timed = []

@@ -14,30 +14,35 @@ from slotwise.executor.errors import BrokenOff, CheckFailed
 from slotwise.executor.executor import Executor
 from slotwise.executor.store import HostStore
 from slotwise.executor.timing import summary
+from slotwise.replay.machine import Machine
 from slotwise.replay.options import Options
+from slotwise.replay.pricing import Pricing
 from slotwise.replay.result import Result
 from slotwise.traces import Trace
 
 from .run_result import Outcome, outcome
+from .run_setup import gate_of
 
 
 class Runner:
     """Opens an executor for every run. A context manager.
 
-    trace: with the bytes of its rows. asked: how the machine was calibrated, as `slotwise.calibrate` keeps it; rows of
-    `layout`, on `threads` threads.
+    trace: with the bytes of its rows. machine, asked: how it was calibrated, as `slotwise.calibrate` keeps it; rows of
+    `layout`.
     """
 
     def __init__(
-        self, trace: Trace, asked: dict[str, Any], layout: Any, threads: int, *, dense_us: float, headroom: int,
+        self, trace: Trace, machine: Machine, asked: dict[str, Any], layout: Any, *, dense_us: float, headroom: int,
         alias_layers: int | None, seed: int,
     ):  # fmt: skip
-        self.trace, self.dense_us, self.headroom, self.seed = trace, dense_us, headroom, seed
+        self.trace, self.machine, self.dense_us, self.headroom, self.seed = trace, machine, dense_us, headroom, seed
         self.told: list[dict[str, float]] = []  # by the device at the end of each run
         self.link_pad = asked["link_pad"]
         given = {name: asked[name] for name in ("device", "sms") if asked[name] is not None}
         self.make = lambda: make_backend(asked["backend"], **given, host=asked["host"], cold=asked["cold"])
-        self.chain = ColdChain(threads, spin_us=asked["spin_us"], activations=asked["activations"], kind=asked["cold"])
+        self.chain = ColdChain(
+            machine.cpu_threads, spin_us=asked["spin_us"], activations=asked["activations"], kind=asked["cold"]
+        )
         self._layouts, self._alias = [layout] * trace.n_layers, alias_layers
         self._opened = ExitStack()
 
@@ -58,9 +63,10 @@ class Runner:
         n_steps = ask.steps_of(source)
         most = max((int(np.diff(block.starts).max()) for block in source.blocks(n_steps=n_steps)), default=1)
         pool = ask.pool(self.trace, ask.size(self.trace), full=True, future=False)
+        gate = gate_of(Pricing(self.machine, overlap="auto"), ask, self.trace) if overlap == "auto" else None
         with Executor(
             pool, self.store, self.make(), self.chain, top_k=self.trace.top_k, horizon=ask.horizon,
-            overlap=overlap == "on", miss=ask.miss, headroom_bytes=self.headroom, link_pad=self.link_pad,
+            overlap=gate or overlap == "on", miss=ask.miss, headroom_bytes=self.headroom, link_pad=self.link_pad,
             max_tokens=most, plan_hash=closely, timing=closely,
         ) as executor:  # fmt: skip
             driven = drive(

@@ -1,5 +1,7 @@
 """What the slow price is made of: batches, jobs, and the seconds of a chain by the sheets or rates of a machine."""
 
+import math
+
 
 class Batch:
     """Rows that are copied together: they have landed when nothing is left of the batch."""
@@ -51,3 +53,34 @@ def chain_time(machine, chain, row_bytes, tokens, rows, pairs, threads):
         known = [sheet.tokens for sheet in sheets]
         found.append(of[-1] if tokens >= known[-1] else between(tokens, known, of))
     return tuple(found)
+
+
+def beside(machine):
+    """What hot and cold chain keep of their speeds beside each other, and what a tick with both takes more."""
+    if not machine.overlap:
+        return 1.0, 1.0, 0.0
+    return tuple(machine.overlap[name].value for name in ("hot_with_cold", "cold_with_hot", "overlap_s"))
+
+
+def pays(machine, hot, cold, host_s):
+    """Whether both chains at once, (seconds, spread) each, are expected to end before one by one and then the host."""
+    hot_share, cold_share, overlap_s = beside(machine)
+    left_s = max(0.0, cold[0] - machine["submit_hot_s"])
+    if hot[0] / hot_share <= left_s / cold_share:
+        first = hot[0] / hot_share
+        last = first + left_s - first * cold_share
+    else:
+        first = left_s / cold_share
+        last = first + hot[0] - first * hot_share
+    return last + surplus(first, last, math.hypot(hot[1], cold[1])) + overlap_s < hot[0] + cold[0] + host_s
+
+
+def surplus(a, b, spread):
+    """E[max] of two normal times beyond the larger one, by summing over a fine grid of their difference."""
+    gap = abs(a - b) / spread if spread else math.inf
+    if gap > 5:
+        return 0.0
+    step = 1e-3
+    grid = [gap + (i + 0.5) * step for i in range(int(10 / step))]
+    density = [math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) for z in grid]
+    return spread * sum((z - gap) * p for z, p in zip(grid, density, strict=True)) * step

@@ -6,7 +6,7 @@ with what is left of each, and what is under way is advanced from one event to t
 
 import math
 
-from oracle_chains import Batch, Job, between, chain_time
+from oracle_chains import Batch, Job, beside, between, chain_time, pays, surplus
 
 from slotwise.replay.options import Options
 
@@ -23,11 +23,9 @@ class PriceOracle:
         self.m, self.trace = machine, trace
         self.rows = o.rows_of(trace)
         self.pool = o.pool(trace, o.size(trace), full=True, future=False)
-        self.overlap, self.late_cold, self.dense_s = (
-            overlap == "on",
-            late == "cold",
-            machine["dense_s"] + dense_us / 1e6,
-        )
+        self.overlap, self.late_cold, self.dense_s = overlap, late == "cold", machine["dense_s"] + dense_us / 1e6
+        self.hot_share, self.cold_share, self.overlap_s = beside(machine)
+        self.overlapped = self.serial = 0
         self.max_queued, self.chunk = INF if max_queued is None else max_queued, spec_chunk
         self.share = {"cpu": split_share or 0.0, "fetch": 1.0}[o.miss]
         added = [word for word in ("guard", "gate", "pin") if f"+{word}" in o.policy]
@@ -132,6 +130,8 @@ class PriceOracle:
             link_rate = self.contention.link_with_cold.value if cold_on else 1.0
             cold_rate = self.contention.cold_with_link.value if busy else 1.0
             hot_rate = self.contention.hot_with_link.value if busy else 1.0
+            cold_rate *= self.cold_share if hot_on else 1.0
+            hot_rate *= self.hot_share if cold_on else 1.0
             times = [time for time, _ in events[:1]]
             times += [cold.at] if cold and cold.left > 0 and not cold_on else []
             times += [job.at] if job and self.now < job.at else []
@@ -213,7 +213,19 @@ class PriceOracle:
 
         hits = cold = None
         waited = 0.0
-        overlap = self.overlap and small
+        overlap = small and self.overlap != "off"
+        if jobs["hits"] and jobs["cold"]:
+            if overlap and self.overlap == "auto":
+                n_loads = sum(verb == "load_demand" for verb in what.values())
+                each = min(tokens, max(1.0, tokens * self.trace.top_k / (len(jobs["hits"]) + len(jobs["cold"]))))
+                hot_time, cold_time = (
+                    time_of(chain, len(jobs[name]), len(jobs[name]) * each)
+                    for chain, name in (("hot", "hits"), ("cold", "cold"))
+                )
+                host_s = m["submit_batch_s"] + n_loads * m["submit_load_s"] if n_loads else 0.0
+                host_s += self.policy_ahead_s if self.o.width else 0.0
+                overlap = pays(m, hot_time, cold_time, host_s)
+            self.overlapped, self.serial = self.overlapped + overlap, self.serial + (not overlap)
         if jobs["cold"]:
             cold_s, cold_spread = time_of("cold", len(jobs["cold"]), pairs["cold"])
             if overlap:
@@ -258,7 +270,7 @@ class PriceOracle:
             self.cold_end = cold.ended
             if hits:
                 spread = math.hypot(cold_spread, hot_spread)
-                extra = self.surplus(cold.ended, hot[-1].ended, spread) if spread else 0.0
+                extra = self.overlap_s + surplus(cold.ended, hot[-1].ended, spread)
         outside -= wave
         while outside:
             wave = min(outside, wave)
@@ -286,14 +298,3 @@ class PriceOracle:
         if not knots:
             return 0.0
         return between(min(gap, knots[-1].gap_s), [w.gap_s for w in knots], [w.seconds for w in knots])
-
-    @staticmethod
-    def surplus(a, b, spread):
-        """E[max] of two normal times beyond the larger one, by summing over a fine grid of their difference."""
-        gap = abs(a - b) / spread
-        if gap > 5:
-            return 0.0
-        step = 1e-3
-        grid = [gap + (i + 0.5) * step for i in range(int(10 / step))]
-        density = [math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) for z in grid]
-        return spread * sum((z - gap) * p for z, p in zip(grid, density, strict=True)) * step

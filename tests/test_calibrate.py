@@ -37,6 +37,7 @@ def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_o
         assert sheet.pairs_per_row == tuple(p for p in (1.0, 2.0, 4.0) if p <= sheet.tokens)
     assert [each.gap_s for each in machine.wake] == [1e-4, 1e-3, 1e-2]
     assert [each.threads for each in machine.contention] == [1]
+    assert set(machine.overlap) == {"hot_with_cold", "cold_with_hot", "overlap_s"}
 
 
 def test_policies_are_held_against_lru_and_a_further_one_can_be_asked_for(machine):

@@ -23,6 +23,10 @@ def machines(draw):
     share = st.sampled_from([0.3, 0.8, 1.0]).map(Figure)
     machine = replace(machine, contention=(Contention(4, draw(share), draw(share), draw(share)),))
     if draw(st.booleans()):
+        seconds = Figure(draw(st.sampled_from([1e-9, 2e-5, 1e-3])))
+        beside = {"hot_with_cold": draw(share), "cold_with_hot": draw(share), "overlap_s": seconds}
+        machine = replace(machine, overlap=beside)
+    if draw(st.booleans()):
         machine = replace(machine, policies={"lfru+guard": {"policy_s": Figure(7e-5), "policy_ahead_s": Figure(3e-5)}})
     if draw(st.booleans()):
         machine = replace(machine, wake=(Wake(1e-5, 0.0), Wake(1e-3, 2e-4)))
@@ -56,7 +60,7 @@ OPTIONS = {
     "verify_tokens": st.sampled_from([1, 1, 3]),
 }
 PRICES = {
-    "overlap": st.sampled_from(["on", "off"]),
+    "overlap": st.sampled_from(["on", "off", "auto"]),
     "late": st.sampled_from(["wait", "cold"]),
     "dense_us": st.sampled_from([0.0, 20.0]),
     "max_queued": st.sampled_from([None, 1500, 4000]),
@@ -85,6 +89,7 @@ def held(trace, policy, slots, **asked):
     assert np.allclose(price.step_s, oracle.steps, rtol=1e-6, atol=1e-9)
     assert sum(price.parts.values()) == pytest.approx(price.seconds, rel=1e-9)
     assert price.parts == pytest.approx(oracle.parts, rel=1e-5, abs=1e-8)
+    assert price.at_once == {"ticks_overlapped": oracle.overlapped, "ticks_serial": oracle.serial}
     late = price.late
     assert (late["late_hits"], late["late_ticks"], late["diverted"]) == (
         oracle.late_hits, oracle.late_ticks, oracle.diverted

@@ -87,7 +87,7 @@ def _fill(sheets, shape, top_k, beside, host, out):
 
 
 def _made(sources):
-    """`_fill` for Python, compiled anew when what is compiled into it has been edited: see `price_walk`."""
+    """`_fill` for Python, compiled anew when what is compiled into it has been edited: see `price_compiled`."""
 
     @njit(cache=True)
     def filled(*arguments):

@@ -112,6 +112,19 @@ def _work(s, f, cold_at, cold_left, hot, n_hot, events, n_events, ends):
     if n_hot:
         hot_at, hot_left, gate = hot[0], hot[1], hot[2]
     event_at = events[0] if n_events else np.inf
+    first = min(event_at, hot_at)
+    if cold_left > 0:
+        first = min(first, cold_at)
+    if t < first < np.inf:  # neither chain has begun: the link alone
+        neither, left = first - t, queued - done
+        if left > 0:
+            link_busy = min(left, neither)
+            done = queued if left <= neither else done + neither
+        t = first
+        if t >= event_at:
+            queued += events[1]
+            event = 1
+            event_at = events[2] if event < n_events else np.inf
     while cold_left > 0 or job < n_hot or event < n_events:
         left = queued - done
         busy = left > 0

@@ -1,11 +1,15 @@
 """What each chain takes for the rows of a trace: a machine's sheets, or what its rates say, as arrays to look up."""
 
+# pyright: reportCallIssue=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
 from numba import njit
+
+from slotwise.policies.pointers import data_of
 
 from .errors import BadOption
 from .machine import Machine
@@ -79,69 +83,73 @@ def single(sheets, shape, most):
     return out
 
 
-@njit(forceinline=True)
-def chain_s(one, sheets, shape, kind, chain, tokens, rows, pairs):
-    """Seconds of a chain (0 hot, 1 cold) and their spread, for so many rows that serve so many pairs."""
-    if tokens == 1 and rows < one.shape[2]:
-        return one[kind, chain, rows, 0], one[kind, chain, rows, 1]
-    each = pairs / rows
-    return (
-        at_tokens(sheets, shape, kind, chain, tokens, rows, each, 0),
-        at_tokens(sheets, shape, kind, chain, tokens, rows, each, 1),
-    )
-
-
 @njit(cache=True)
 def at_tokens(sheets, shape, kind, chain, tokens, rows, each, what):
-    """Between the sheets of the next fewer and the next more tokens; beyond the last, the last."""
-    count = shape[kind, chain, 0]
-    upper = 0
-    while upper < count - 1 and sheets[kind, chain, upper, 0, 0, 0] < tokens:
-        upper += 1
-    high = on_sheet(
-        sheets[kind, chain, upper, what],
-        shape[kind, chain, 1 + 2 * upper],
-        shape[kind, chain, 2 + 2 * upper],
-        rows,
-        each,
+    """Seconds (what 0) or spread (1) of so many rows, each for so many tokens of a step."""
+    n_sheets, n_rows, n_pairs = sheets.shape[2], sheets.shape[4], sheets.shape[5]
+    return on_sheets(data_of(sheets), data_of(shape), n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, what)
+
+
+@njit(forceinline=True)
+def chain_s(alone, most, sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, pairs):
+    """Seconds of a chain (0 hot, 1 cold) and their spread, for so many rows that serve so many pairs.
+
+    alone, sheets, shape: pointers to what `single` and `pack` made; n_sheets, n_rows, n_pairs: axes 2, 4, 5 of sheets.
+    """
+    if tokens == 1 and rows <= most:
+        at = ((kind * 2 + chain) * (most + 1) + rows) * 2
+        return alone[at], alone[at + 1]
+    each = pairs / rows
+    return (
+        on_sheets(sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, 0),
+        on_sheets(sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, 1),
     )
-    there = sheets[kind, chain, upper, 0, 0, 0]
+
+
+@njit(error_model="numpy")
+def on_sheets(sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, what):
+    """Between the sheets of the next fewer and the next more tokens; beyond the last, the last."""
+    first, size = (kind * 2 + chain) * n_sheets, n_rows * n_pairs
+    counts = (kind * 2 + chain) * (1 + 2 * n_sheets)
+    upper = 0
+    while upper < shape[counts] - 1 and sheets[(first + upper) * 2 * size] < tokens:
+        upper += 1
+    there = sheets[(first + upper) * 2 * size]
+    at = ((first + upper) * 2 + what) * size
+    high = on_sheet(sheets, at, n_pairs, shape[counts + 1 + 2 * upper], shape[counts + 2 + 2 * upper], rows, each)
     if upper == 0 or tokens >= there:
         return high
-    below = sheets[kind, chain, upper - 1, 0, 0, 0]
-    low = on_sheet(
-        sheets[kind, chain, upper - 1, what],
-        shape[kind, chain, 2 * upper - 1],
-        shape[kind, chain, 2 * upper],
-        rows,
-        each,
-    )
+    at -= 2 * size
+    below = sheets[(first + upper - 1) * 2 * size]
+    low = on_sheet(sheets, at, n_pairs, shape[counts + 2 * upper - 1], shape[counts + 2 * upper], rows, each)
     return low + (tokens - below) / (there - below) * (high - low)
 
 
-@njit(cache=True)
-def on_sheet(sheet, n_rows, n_pairs, rows, each):
-    """Linear between the knots of both axes; beyond the last it goes on, but never falls."""
+@njit(error_model="numpy")
+def on_sheet(sheets, first, step, n_rows, n_pairs, rows, each):
+    """Linear between the knots of both axes; beyond the last it goes on, but never falls. A row of it has `step`."""
     at = 1
-    while at < n_rows - 1 and sheet[at + 1, 0] <= rows:
+    while at < n_rows - 1 and sheets[first + (at + 1) * step] <= rows:
         at += 1
-    low = along(sheet[at], sheet[0], n_pairs, each)
+    low = along(sheets, first + at * step, first, n_pairs, each)
     if n_rows == 1:
-        return low * max(1.0, rows / sheet[1, 0])
-    if rows <= sheet[1, 0]:
+        return low * max(1.0, rows / sheets[first + step])
+    if rows <= sheets[first + step]:
         return low
-    high = along(sheet[at + 1], sheet[0], n_pairs, each)
-    value = low + (rows - sheet[at, 0]) / (sheet[at + 1, 0] - sheet[at, 0]) * (high - low)
-    return max(value, high) if rows > sheet[n_rows, 0] else value
+    high = along(sheets, first + (at + 1) * step, first, n_pairs, each)
+    here, there = sheets[first + at * step], sheets[first + (at + 1) * step]
+    value = low + (rows - here) / (there - here) * (high - low)
+    return max(value, high) if rows > sheets[first + n_rows * step] else value
 
 
-@njit(cache=True)
-def along(values, knots, count, at):
+@njit(error_model="numpy")
+def along(sheets, values, knots, count, at):
     """The same for one axis, from index 1 on."""
-    if count == 1 or at <= knots[1]:
-        return values[1]
+    if count == 1 or at <= sheets[knots + 1]:
+        return sheets[values + 1]
     i = 1
-    while i < count - 1 and knots[i + 1] <= at:
+    while i < count - 1 and sheets[knots + i + 1] <= at:
         i += 1
-    value = values[i] + (at - knots[i]) / (knots[i + 1] - knots[i]) * (values[i + 1] - values[i])
-    return max(value, values[i + 1]) if at > knots[count] else value
+    here, there = sheets[knots + i], sheets[knots + i + 1]
+    value = sheets[values + i] + (at - here) / (there - here) * (sheets[values + i + 1] - sheets[values + i])
+    return max(value, sheets[values + i + 1]) if at > sheets[knots + count] else value

@@ -10,11 +10,7 @@ them without overlap, run one chain after the other. Nothing here decides anythi
 
 from __future__ import annotations
 
-import zlib
-from pathlib import Path
-
 import numpy as np
-from numba import njit
 
 from slotwise.policies.pointers import data_of
 
@@ -29,9 +25,9 @@ DEMANDS, MISSES, BYTES, SECONDS, N_OUT = range(5)
 
 
 @internal
-def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, figures, state, totals, one, sheets, shape,
-         kinds, wake, row_s, row_bytes, land, q, driver, waiting,
-         jobs, chain_ends, handed, gates, out):  # fmt: skip
+def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon, figures, state, totals, one, sheets,
+               shape, kinds, wake, row_s, row_bytes, land, q, driver, waiting,
+               jobs, chain_ends, handed, gates, out):  # fmt: skip
     """Prices the steps of one piece. `state`, `land` and the queues go on from piece to piece.
 
     experts, told [layers, rows, top_k]; ids, ahead [layers, rows, recorded] or empty; starts [steps + 1] rows; resets,
@@ -49,7 +45,12 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
     rows, pairs = np.zeros(4, np.int64), np.zeros(4, np.int64)
     s, f = data_of(state), data_of(figures)
     hot, ends, events = data_of(jobs), data_of(chain_ends), data_of(handed)
+    tables = (
+        data_of(one), one.shape[2] - 1, data_of(sheets), data_of(shape), sheets.shape[2], sheets.shape[4],
+        sheets.shape[5],
+    )  # fmt: skip
     limited = f[link.MAX_QUEUED] < np.inf
+    plain = not limited and f[link.SHARE] == 0 and f[link.LATE_COLD] == 0 and top_k < n_experts
     before = np.zeros(state.size)
     for i in range(starts.size - 1):
         lo, hi = starts[i], starts[i + 1]
@@ -59,7 +60,8 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
             s[link.DONE] = s[link.QUEUED]
             q[HEAD] = q[TAIL]
             land[:] = -1.0
-        before[:] = state
+        for at in range(state.size):
+            before[at] = s[at]
         demands = misses = moved = 0
         for layer in range(n_layers):
             s[link.HOST] = max(s[link.HOST], s[link.GPU]) + f[link.IDS]
@@ -83,7 +85,24 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
             hits_gate = placed_gate = 0.0
             n_loads = n_hurried = missed = late = 0
             waits_for_demand = False
-            for row in range(lo, hi):
+            counted = plain and n == 1
+            if counted:  # by far the usual tick: no branch hangs on what became of a demand
+                done = s[link.DONE] if backlog else np.inf
+                for r in range(top_k):
+                    expert, what = experts[layer, lo, r], told[layer, lo, r]
+                    known = expert < n_experts
+                    hit = what == HIT
+                    lands = land[layer, expert if known else 0]
+                    waits = hit & (lands > done)
+                    n_pairs += known
+                    n_hits += hit
+                    missed += what > HIT
+                    loads[n_loads] = expert
+                    n_loads += what == LOADED
+                    late += waits
+                    hits_gate = max(hits_gate, lands if waits else 0.0)
+                n_cold = missed
+            for row in range(lo, lo if counted else hi):
                 for r in range(top_k):
                     expert = experts[layer, row, r]
                     if expert >= n_experts:
@@ -126,14 +145,11 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                     if n > 1:
                         kind[expert] = job
                         pairs[job] += 1
-            rows[link.HITS], rows[link.PLACED], rows[link.OUTSIDE], rows[link.COLD] = (
-                n_hits,
-                n_placed,
-                n_outside,
-                n_cold,
-            )
+            rows[link.HITS], rows[link.PLACED] = n_hits, n_placed
+            rows[link.OUTSIDE], rows[link.COLD] = n_outside, n_cold
             if n == 1:
-                pairs[:] = rows
+                for job in range(4):  # an assignment of one array to another would take memory for a copy
+                    pairs[job] = rows[job]
             demands += n_hits + n_placed + n_outside + n_cold
             misses += missed
             moved += (n_loads + rows[link.OUTSIDE]) * row_bytes[layer]
@@ -159,9 +175,9 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
             ends[2] = 0.0
             hit_s = 0.0
             if rows[link.HITS]:
-                hit_s, hot_spread = chain_s(one, sheets, shape, kinds[layer], 0, n, rows[link.HITS], pairs[link.HITS])
+                hit_s, hot_spread = chain_s(*tables, kinds[layer], 0, n, rows[link.HITS], pairs[link.HITS])
             if rows[link.COLD]:
-                cold_s, cold_spread = chain_s(one, sheets, shape, kinds[layer], 1, n, rows[link.COLD], pairs[link.COLD])
+                cold_s, cold_spread = chain_s(*tables, kinds[layer], 1, n, rows[link.COLD], pairs[link.COLD])
                 if overlap:
                     spend(s, f[link.SUBMIT_COLD])
                     cold_at = s[link.HOST] + wake_s(wake, s[link.HOST] - s[link.COLD_END])
@@ -192,7 +208,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                     placed_gate = max(placed_gate, position)
             if rows[link.PLACED]:
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, rows[link.PLACED], pairs[link.PLACED])
+                seconds, _ = chain_s(*tables, kinds[layer], 0, n, rows[link.PLACED], pairs[link.PLACED])
                 put(hot, n_hot, s[link.HOST], seconds, placed_gate, link.PLACED)
                 n_hot += 1
             outside = rows[link.OUTSIDE]
@@ -205,7 +221,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                     s, f, events, n_events, f[link.DEMAND_BATCH], wave, wave * row_s[layer, 0], position
                 )
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, wave, wave_pairs)
+                seconds, _ = chain_s(*tables, kinds[layer], 0, n, wave, wave_pairs)
                 put(hot, n_hot, s[link.HOST], seconds, position, link.OUTSIDE)
                 n_hot += 1
                 outside -= wave
@@ -249,7 +265,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
                     s, f, events, 0, f[link.DEMAND_BATCH], wave, wave * row_s[layer, 0], position
                 )
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(one, sheets, shape, kinds[layer], 0, n, wave, wave_pairs)
+                seconds, _ = chain_s(*tables, kinds[layer], 0, n, wave, wave_pairs)
                 put(hot, 0, s[link.HOST], seconds, position, link.OUTSIDE)
                 work_apart(s, f, np.inf, 0.0, hot, 1, events, n_events, ends)
                 outside -= wave
@@ -271,28 +287,7 @@ def _walk(starts, resets, phases, experts, told, ids, ahead, width, horizon, fig
         s[link.HOST] = max(s[link.HOST], s[link.GPU])
         busy(s, link.STEP_S, f[link.STEP])
         pass_time(s, s[link.HOST])
-        out[i, DEMANDS], out[i, MISSES], out[i, BYTES], out[i, SECONDS] = (
-            demands,
-            misses,
-            moved,
-            s[link.HOST] - before[link.HOST],
-        )
+        out[i, DEMANDS], out[i, MISSES], out[i, BYTES] = demands, misses, moved
+        out[i, SECONDS] = s[link.HOST] - before[link.HOST]
         for at in range(state.size):
             totals[phases[i], at] += s[at] - before[at]
-
-
-def _made(sources):
-    """`_walk` for Python. numba keeps what it compiled by the file and the closure of the outermost function alone, so
-    the sources of all that is compiled into it are part of the closure: an edit of any of them is never answered with
-    older code."""
-
-    @njit(nogil=True, cache=True)
-    def priced(*arguments):
-        if sources:
-            _walk(*arguments)
-
-    return priced
-
-
-_FILES = ("price_walk.py", "price_queue.py", "price_link.py", "price_tables.py")
-walk = _made(1 + zlib.crc32(b"".join(Path(__file__).with_name(name).read_bytes() for name in _FILES)))

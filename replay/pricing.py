@@ -179,7 +179,8 @@ class Pricer:
 
     def advance(self, piece: Any, accepted: np.ndarray) -> None:
         """Prices a piece. accepted [steps]: tokens that each of its steps yields."""
-        from .price_walk import N_OUT, walk
+        from .price_compiled import walk
+        from .price_walk import N_OUT
 
         block, n = piece.block, len(piece.starts) - 1
         low = piece.first_step - block.first_step

@@ -14,6 +14,7 @@ from slotwise.executor.overlap import OverlapGate
 from slotwise.replay.gate import NEVER, gates_for
 from slotwise.replay.machine_figures import Figure, Sheet
 from slotwise.replay.pricing import Pricing
+from slotwise.reports import write_report
 
 native = pytest.mark.skipif(not built(), reason="the cold chain was not built")
 US = 1e-6
@@ -134,7 +135,7 @@ def test_a_run_overlaps_the_ticks_that_the_price_overlaps_and_says_how_many(tmp_
 
     (row,) = pq.read_table(out).to_pylist()
     assert {name: row["timing"][name] for name in counted} == counted
-    page = slotwise.compare.write_report([out], tmp_path / "report")[0]
+    page = write_report([out], tmp_path / "report")[0]
     assert "auto" in page.read_text()
 
 

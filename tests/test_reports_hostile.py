@@ -43,7 +43,7 @@ def within(row: dict, path: str, value: Any) -> None:
     [
         ("hits", 0, "is not hits"),
         ("measured", False, "measured is False"),
-        ("overlap", "maybe", "must be on or off"),
+        ("overlap", "maybe", "must be on, off or auto"),
         ("timing", None, "timing is None, but must hold figures"),
         ("timing.steps", None, "timing.steps is None"),
         ("timing.tokens_per_s", -1.0, "timing.tokens_per_s is -1.0"),

@@ -31,7 +31,7 @@ from .progress import working
 @click.option("--draft", metavar="D.gguf", help="With --gguf: a draft model in the same VRAM.")
 @click.option("--anchor", "anchors", multiple=True, metavar="slots=N,tps=X", help="A run of your engine: slots in each "
               "layer, tokens/s. Two or more set what a step and a miss cost.")  # fmt: skip
-@click.option("--anchor-policy", default="lru", show_default=True, help="The policy that your engine runs.")
+@click.option("--anchor-policy", help="With --anchor: the policy that your engine runs. [default: lru]")
 @click.option("--policy", "policies", multiple=True, help="A candidate; repeat for more. [default: five usual ones]")
 @click.option("--width", "widths", help="Look-ahead widths to try, such as 0,2,4. [default: 0, and 4 if predicted]")
 @click.option("--scope", type=click.Choice(["layer", "global", "both"]), default="both", show_default=True,

@@ -14,6 +14,7 @@ from .errors import BadExecutor
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+MOST_DIMENSIONS, MOST_TENSOR_BYTES = 4, 2**40  # of GGUF; of any model, many times over
 MOST_KEPT = 4096  # items of an array that are kept: the long ones are vocabularies
 
 
@@ -77,6 +78,11 @@ def read_header(path: str | Path) -> GgufHeader:
                  for i in range(1, shards + 1)]  # fmt: skip
         keys = parts[0][0]
         tensors = [tensor for _, some in parts for tensor in some]
+    names = set()
+    for tensor in tensors:
+        if tensor.name in names:
+            raise BadExecutor(f"{path}: damaged GGUF header: two tensors are named {tensor.name[:60]!r}")
+        names.add(tensor.name)
     return GgufHeader(path, keys, tuple(tensors))
 
 
@@ -98,7 +104,10 @@ def _one(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
 
 def _tensor(read: _Reader) -> Tensor:
     name = read.string()
-    shape = tuple(read.scalar("<Q") for _ in range(read.counted(read.scalar("<I"), 8)))
+    n_dimensions = read.scalar("<I")
+    if n_dimensions > MOST_DIMENSIONS:
+        raise BadExecutor(f"{read.path}: damaged GGUF header: {name[:60]!r} has {n_dimensions} dimensions")
+    shape = tuple(read.scalar("<Q") for _ in range(n_dimensions))
     kind = read.scalar("<I")
     read.bytes(8)  # where it lies
     dtype, (block, size) = _stored(read.path, name, kind)
@@ -106,7 +115,11 @@ def _tensor(read: _Reader) -> Tensor:
     for n in shape:
         count *= n
     if count % block:
-        raise BadExecutor(f"{read.path}: {name} has {count} elements, no whole number of blocks of {block} ({dtype})")
+        raise BadExecutor(
+            f"{read.path}: {name[:60]!r} has {count} elements, no whole number of blocks of {block} ({dtype})"
+        )
+    if not 0 < count // block * size <= MOST_TENSOR_BYTES:
+        raise BadExecutor(f"{read.path}: damaged GGUF header: {name[:60]!r} has the shape {'x'.join(map(str, shape))}")
     return Tensor(name, shape, dtype, count // block * size)
 
 
@@ -118,7 +131,7 @@ def _stored(path: Path, name: str, kind: int) -> tuple[str, tuple[int, int]]:
     try:
         found = GGMLQuantizationType(kind)
     except ValueError:
-        said = f"{path}: {name} has dtype {kind}, which this version of the package gguf does not know; upgrade it"
+        said = f"{path}: {name[:60]!r} has dtype {kind}: the header is damaged, or newer than the package gguf"
         raise BadExecutor(said) from None
     return found.name, GGML_QUANT_SIZES[found]
 

@@ -19,6 +19,42 @@ _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down|gate_up)_exps\.(weight|bia
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 
 
+MOST_ROW_BYTES = 2**36  # as in a trace
+
+
+def check_header(header: GgufHeader) -> None:
+    """Raises BadExecutor where keys say other layers, another width or other experts than the tensors."""
+    shown = 1 + max(_parts(header), default=-1)
+    if not 1 <= _blocks(header) <= shown:
+        raise BadExecutor(
+            f"{header.path}: {header.architecture}.block_count says {_blocks(header)} layers, and its tensors are of "
+            f"{shown}: the header is damaged, or shards of the model are missing"
+        )
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    embedded = shapes.get("token_embd.weight")
+    width = header.get("embedding_length")
+    if embedded and width is not None and width != embedded[0]:
+        raise _differs(header, "embedding_length", width, f"token_embd.weight is {embedded[0]} wide")
+    counts = {shape[-1] for name, shape in shapes.items() if _EXPERTS.fullmatch(name)}
+    said = header.get("expert_count")
+    if len(counts) == 1 and said is not None and said not in counts:
+        raise _differs(header, "expert_count", said, f"the tensors have {max(counts)} experts")
+    if used := used_experts(header):
+        low, high = min(used), max(used)
+        if counts and not 1 <= low <= high <= max(counts):
+            raise _differs(header, "expert_used_count", high if low else low, f"it is 1 to {max(counts)} experts")
+
+
+def used_experts(header: GgufHeader) -> list[int]:
+    """Experts of a token, of each layer or of all alike; empty where the header does not say."""
+    found = header.get("expert_used_count")
+    return [n for n in (found if isinstance(found, list) else [found]) if isinstance(n, int)]
+
+
+def _differs(header: GgufHeader, key: str, value: object, but: str) -> BadExecutor:
+    return BadExecutor(f"{header.path}: {header.architecture}.{key} is {value}, but {but}: the header is damaged")
+
+
 def expert_rows(header: GgufHeader) -> tuple[list[int], list[int], int]:
     """(the model's layer numbers, bytes of a row by MoE layer, experts of a layer). Raises BadExecutor."""
     rows: dict[int, int] = {}
@@ -35,6 +71,8 @@ def expert_rows(header: GgufHeader) -> tuple[list[int], list[int], int]:
         raise BadExecutor(f"{header.path}: {what}; needed is a Mixture-of-Experts model with as many in each layer")
     n_experts = counts.pop()
     layers = sorted(rows)
+    if max(rows.values()) // n_experts > MOST_ROW_BYTES:
+        raise BadExecutor(f"{header.path}: an expert of {max(rows.values()) // n_experts:,} bytes: damaged GGUF header")
     return layers, [rows[layer] // n_experts for layer in layers], n_experts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -41,15 +41,27 @@ class Subject:
     about: str
 
 
-def check_page(path: Path | str, *, force: bool = False) -> None:
-    """Raises BadResult where a page cannot go, before anything is worked out."""
+def check_page(path: Path | str, *, force: bool = False, read: Iterable[Path | str] = ()) -> None:
+    """Raises BadResult where a page cannot go, before anything is worked out. read: files that it must not replace."""
     path = Path(path)
     if path.is_dir():
         raise BadResult(f"{path}: is a folder; name a file for the page, such as advice.html")
+    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
+        raise BadResult(f"{path}: the page would replace what the advice is made from; name another file")
+    if path.suffix.lower() != ".html":
+        raise BadResult(
+            f"{path}: a page is an HTML file, not {path.suffix or 'one of no kind'}; name it {path.stem}.html"
+        )
+    if path.exists() and not path.is_file():
+        raise BadResult(f"{path}: is there and no file; name a file for the page, such as advice.html")
     if path.exists() and not force:
         raise BadResult(f"{path}: is there already; name another file, or replace it with --force")
     if not path.absolute().parent.is_dir():
         raise BadResult(f"{path}: there is no folder {path.parent}; make it first")
+    try:
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as wrong:
+        raise BadResult(f"{path}: no file can be written there ({wrong.strerror}); name another folder") from wrong
 
 
 def write_page(advice: Advice, path: Path | str, *, force: bool = False) -> Path:

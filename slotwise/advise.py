@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from slotwise.policies import parse_policy
 from slotwise.policies.errors import BadPolicy
 from slotwise.replay.errors import BadOption
 from slotwise.replay.machine import Machine
@@ -44,7 +45,7 @@ def advise(
     kv_type: str | None = None,
     draft: str | Path | None = None,
     anchors: Iterable[Anchor | str] = (),
-    anchor_policy: str = "lru",
+    anchor_policy: str | None = None,
     policies: Iterable[str] = POLICIES,
     widths: Iterable[int] | None = None,
     scopes: Iterable[str] = SCOPES,
@@ -64,20 +65,29 @@ def advise(
     context_bytes, and with gguf (the model's file, of which only the header is read) its dense weights, the context of
     ctx tokens whose keys and values are kv_type (default f16), and the model of draft with its own.
     anchors: at least two speeds of the user's engine, such as "slots=124,tps=51.3" (slots in each layer, decode), from
-    which come the seconds of a step and of a miss; anchor_policy is what that engine runs. Then candidates differ by
-    their misses alone, and widths are 0 unless given. Without anchors everything holds for our executor.
+    which come the seconds of a step and of a miss; anchor_policy (default lru) is what it runs. Candidates differ by
+    their misses alone then, and widths are 0 unless given. Without anchors everything holds for our executor.
     widths: by default 0, and 4 where there are predictions. output: also write a page there; an existing file is
     replaced only with force. The other keywords are those of `slotwise.replay`; `row_bytes` where the trace does not
     say. progress: called with (prices done, prices in all, what).
     Raises BadTrace, BadPolicy, BadOption, BadExecutor (of a GGUF file) or BadResult (of the page).
     """
-    opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    if "scope" in options:
-        raise BadOption(f"scope={options['scope']!r}: several are tried; give scopes=({options['scope']!r},)")
     if output is not None:
         from slotwise.reports.advice import check_page
 
-        check_page(output, force=force)
+        check_page(output, force=force, read=[f for f in (trace, machine, gguf, draft) if isinstance(f, str | Path)])
+    if "scope" in options:
+        raise BadOption(f"scope={options['scope']!r}: several are tried; give scopes=({options['scope']!r},)")
+    policies, anchors = list(policies), list(anchors)
+    if anchor_policy is not None and not anchors:
+        raise BadOption(f"anchor_policy={anchor_policy!r}: it is what the engine of anchors runs; give anchors with it")
+    anchor_policy = anchor_policy or "lru"
+    if options.get("steps") == 0:
+        raise BadOption("steps=0: there is nothing to price; give at least 1, or leave it out for all of them")
+    for name in [*policies, anchor_policy]:
+        if parse_policy(name).policy.needs_future:
+            raise BadPolicy(f"{name} needs to know the future, so no engine can run it; opt is told of as the bound")
+    opened = trace if isinstance(trace, Trace) else open_trace(trace)
     memory = memory_of(
         opened, vram, headroom, context=context_bytes, gguf=gguf, ctx=ctx, kv_type=kv_type, draft=draft
     )  # fmt: skip
@@ -95,7 +105,6 @@ def advise(
     room = min(memory.room, opened.n_experts * sum(rows))
     study = Study(opened, Pricing(machine).known, dense_us, progress)
     given = {"phase": phase, **options}
-    anchors = list(anchors)
     if anchors:
         if phase != "decode":
             raise BadOption(f"phase={phase!r}: anchors are speeds of decode; leave them out, or price decode")
@@ -142,7 +151,7 @@ def _headline(
     """What to run, how fast that is, and what it stands on."""
     price, spec, options = ranking.judged(best.price), best.ask.spec, best.result.options
     cycle = study.trace.top_k * sum(rows)
-    warnings = []
+    warnings = list(memory.warnings)
     if room < cycle:
         warnings.append(
             f"the pools hold {room:,} bytes, less than a token cycle of {cycle:,} ({study.trace.top_k} rows in each "

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.executor.gguf_header import read_header
-from slotwise.executor.gguf_memory import context_bytes, dense_bytes, expert_rows
+from slotwise.executor.gguf_memory import check_header, context_bytes, dense_bytes, expert_rows, used_experts
 from slotwise.replay.errors import BadOption
 from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace
@@ -15,10 +15,14 @@ from slotwise.traces import Trace
 
 @dataclass(frozen=True)
 class Memory:
-    """A sum of bytes: what is there first, then what is taken from it; and bytes of a row by layer, if a file tells."""
+    """A sum of bytes: what is there first, then what is taken from it; and bytes of a row by layer, if a file tells.
+
+    warnings: what in that file does not fit the trace.
+    """
 
     lines: tuple[tuple[str, int], ...]
     rows: tuple[int, ...] | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def room(self) -> int:
@@ -49,9 +53,10 @@ def memory_of(
     if kv_type is not None and ctx is None:
         raise BadOption(f"kv_type={kv_type!r}: it is the type of the context's keys and values; give ctx with it")
     lines = [("VRAM", parse_bytes(vram))]
-    rows = None
+    rows, warnings = None, []
     if gguf is not None:
         header = read_header(gguf)
+        check_header(header)
         layers, found, n_experts = expert_rows(header)
         if (len(layers), n_experts) != (trace.n_layers, trace.n_experts):
             raise BadOption(
@@ -59,18 +64,24 @@ def memory_of(
                 f"{trace.n_layers} of {trace.n_experts}; give a trace of this model"
             )
         rows = tuple(found)
+        if (used := set(used_experts(header))) and trace.top_k not in used:
+            warnings.append(
+                f"{gguf} uses {max(used)} experts a token, and the trace {trace.name} is of top-{trace.top_k}: the "
+                "answer is for the trace"
+            )
         lines.append(("dense weights", dense_bytes(header)))
         if ctx is not None:
             lines.append((f"context of {ctx:,} tokens", context_bytes(header, ctx, kv_type or "f16")))
         if draft is not None:
             other = read_header(draft)
+            check_header(other)
             lines.append(("draft model", dense_bytes(other, experts=True)))
             if ctx is not None:
                 lines.append(("draft's context", context_bytes(other, ctx, kv_type or "f16")))
     if context is not None:
         lines.append(("context", parse_bytes(context)))
     lines.append(("headroom", parse_bytes(headroom)))
-    return Memory(tuple(lines), rows)
+    return Memory(tuple(lines), rows, tuple(warnings))
 
 
 def told_short(memory: Memory, needed: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,31 @@ def test_a_page_is_written_whole_and_takes_no_place_unasked(advice, tmp_path):
         write_page(advice, tmp_path, force=True)
     with pytest.raises(slotwise.BadResult, match="there is no folder"):
         write_page(advice, tmp_path / "no" / "a.html")
+
+
+def test_a_page_replaces_nothing_that_the_advice_is_made_from_and_is_named_as_one(tmp_path):
+    machine = slotwise.write_machine(slotwise.estimate_machine(["rtx-3060-x16", "ddr4"]), tmp_path / "machine.json")
+    whole = machine.read_bytes()
+    (tmp_path / "soft.html").symlink_to(machine)
+    (tmp_path / "hard.html").hardlink_to(machine)
+    for output in (machine, tmp_path / "soft.html", tmp_path / "hard.html"):
+        with pytest.raises(slotwise.BadResult, match="would replace what the advice is made from; name another file"):
+            slotwise.advise("sample", machine, "8GiB", row_bytes=ROW, output=output, force=True)
+        assert output.read_bytes() == whole
+    trace = tmp_path / "trace.html"
+    slotwise.open_trace("sample").save(trace)
+    with pytest.raises(slotwise.BadResult, match="would replace what"):
+        slotwise.advise(trace, machine, "8GiB", row_bytes=ROW, output=trace, force=True)
+    for name in ("a.parquet", "a.json", "a"):
+        with pytest.raises(slotwise.BadResult, match=r"a page is an HTML file, not .*; name it a\.html"):
+            slotwise.advise("sample", machine, "8GiB", row_bytes=ROW, output=tmp_path / name)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder that takes no files, whoever asks")
+def test_a_place_that_takes_no_file_is_named_before_the_work():
+    with pytest.raises(slotwise.BadResult, match=r"^/proc/a\.html: no file can be written there"):
+        slotwise.advise("no such trace", "no machine", "8GiB", output="/proc/a.html")
 
 
 def test_flags_are_filled_in_and_each_has_its_source():

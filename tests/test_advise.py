@@ -169,6 +169,12 @@ def test_what_cannot_be_advised_on_is_refused(machine, more, said):
         slotwise.advise("sample", machine, "8GiB", **ASKED | more)
 
 
+@pytest.mark.parametrize("more", [{"policies": ["lru", "opt"]}, {"policies": ["belady"]}, {"anchor_policy": "opt"}])
+def test_what_knows_the_future_is_no_candidate(machine, more):
+    with pytest.raises(slotwise.BadPolicy, match="needs to know the future, so no engine can run it"):
+        slotwise.advise("sample", machine, "8GiB", **ASKED | {"anchors": ["slots=0,tps=1", "slots=9,tps=2"]} | more)
+
+
 def test_the_command_prints_thirty_lines_or_json_and_writes_a_page(machine, tmp_path, advice):
     file = slotwise.write_machine(machine, tmp_path / "machine.json")
     words = ["advise", "sample", "--machine", file, "--vram", "8GiB", "--headroom", "0", "--row-bytes", str(ROW)]

@@ -6,7 +6,7 @@ import pytest
 import slotwise
 from slotwise.executor.errors import BadExecutor
 from slotwise.executor.gguf_header import read_header
-from slotwise.executor.gguf_memory import context_bytes, dense_bytes, expert_rows
+from slotwise.executor.gguf_memory import check_header, context_bytes, dense_bytes, expert_rows
 
 gguf = pytest.importorskip("gguf", reason="the extra `test` brings the package gguf")
 QKV = {"attn_q.weight": (64, 64), "attn_k.weight": (32, 64), "attn_v.weight": (32, 64)}
@@ -192,6 +192,46 @@ def test_every_cut_and_every_wild_count_of_a_header_is_an_error_of_a_line(tmp_pa
         read_header(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("block_count", 2**32 - 1, "block_count says 4294967295 layers, and its tensors are of 2"),
+        ("block_count", 0, "block_count says 0 layers"),
+        ("nextn_predict_layers", 5, "block_count says -3 layers"),
+        *[("expert_count", n, f"expert_count is {n}, but the tensors have 4 experts") for n in (0, 7, 2**32 - 1)],
+        *[("expert_used_count", n, f"expert_used_count is {n}, but it is 1 to 4 experts") for n in (0, 5)],
+        ("expert_used_count", [1, 0], "expert_used_count is 0, but it is 1 to 4"),
+        *[("embedding_length", n, f"embedding_length is {n}, but token_embd.weight is 64 wide") for n in (0, 63)],
+    ],
+)
+def test_keys_that_are_not_of_the_tensors_are_refused(tmp_path, key, value, said):
+    check_header(read_header(write(tmp_path / "right.gguf", KEYS | {"expert_count": 4}, [QKV | EXPERTS] * 2)))
+    header = read_header(write(tmp_path / "m.gguf", KEYS | {key: value}, [QKV | EXPERTS] * 2))
+    with pytest.raises(BadExecutor, match=said):
+        check_header(header)
+
+
+def test_tensors_that_cannot_be_are_called_damage_of_this_file(tmp_path):
+    path = write(tmp_path / "m.gguf", KEYS, [QKV | EXPERTS] * 2)
+    whole, name = path.read_bytes(), b"blk.0.ffn_gate_exps.weight"
+    at = whole.index(name) + len(name)  # then dimensions (uint32), each (uint64), dtype (uint32)
+    for offset, value, said in [
+        (0, (5).to_bytes(4, "little"), "'blk.0.ffn_gate_exps.weight' has 5 dimensions"),
+        (4, bytes(8), "has the shape 0x64x4"),
+        (4, (2**61).to_bytes(8, "little"), "has the shape 2305843009213693952x64x4"),
+        (28, (999).to_bytes(4, "little"), "has dtype 999: the header is damaged, or newer than the package gguf"),
+    ]:
+        path.write_bytes(whole[: at + offset] + value + whole[at + offset + len(value) :])
+        with pytest.raises(BadExecutor, match=said):
+            read_header(path)
+    path.write_bytes(whole[: at + 4] + (2**30).to_bytes(8, "little") + whole[at + 12 :])
+    with pytest.raises(BadExecutor, match="an expert of [0-9,]{15,} bytes: damaged GGUF header"):
+        expert_rows(read_header(path))
+    path.write_bytes(whole.replace(name, name.replace(b"gate", b"down")))
+    with pytest.raises(BadExecutor, match=r"two tensors are named 'blk\.0\.ffn_down_exps\.weight'"):
+        read_header(path)
+
+
 @pytest.fixture(scope="module")
 def machine():
     return slotwise.estimate_machine(["rtx-3060-x16", "ddr4"])
@@ -212,6 +252,10 @@ def test_advice_takes_rows_and_sum_from_the_file(tmp_path, machine):
     other = slotwise.synthesise(n_tokens=300, n_layers=3, n_experts=4, top_k=1)
     with pytest.raises(slotwise.BadOption, match="2 MoE layers of 4 experts, and the trace synth has 3 of 4"):
         slotwise.advise(other, machine, vram, **asked)
+    assert not any("experts a token" in warning for warning in found["warnings"])
+    two = write(tmp_path / "two.gguf", KEYS | {"expert_used_count": 2}, [QKV | EXPERTS] * 2)
+    found = slotwise.advise(trace, machine, vram, **asked | {"gguf": two}, scopes=["layer"])
+    assert "uses 2 experts a token, and the trace synth is of top-1" in found["warnings"][0]
     for more, said in [
         ({"row_bytes": 5}, "row_bytes=5: the header of gguf says"),
         ({"context_bytes": "1MiB"}, "context_bytes says what ctx and kv_type would"),

@@ -130,7 +130,8 @@ class Entries:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise BadOption(f"{self.where}: {name} is {str(value)[:40]!r}; {self._rule(allowed)}")
         if not allowed.low <= value <= allowed.high:  # nan is in no range
-            raise BadOption(f"{self.where}: {name} is {value:g}; {self._rule(allowed)}")
+            shown = str(value)[:40] if isinstance(value, int) else f"{value:g}"  # which may be more than a float holds
+            raise BadOption(f"{self.where}: {name} is {shown}; {self._rule(allowed)}")
         return float(value)
 
     def _rule(self, allowed: Range) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ TERMS = {  # seconds by cause that both a timed run and a price know
     "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
     "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
 }  # fmt: skip
+NEEDED = ("drift", "kendall_tau", "options", "plans")  # null may be right for some, but not their absence
 PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
 THREE = ("median", "p95", "worst")
 MOST = 1e18
@@ -101,8 +102,10 @@ def _flatten(path: str, value: Any, out: dict[str, list[Any]]) -> None:
 def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
     """Raises BadResult: one line that names the file, the entry and its rule."""
     say = _Entries(file)
+    say.there("", found, NEEDED)
     say.of("version", found.get("version"), lambda value: value == 1, "1")
     say.of("verdict", found.get("verdict"), lambda value: value in VERDICTS, f"one of {', '.join(VERDICTS)}")
+    say.of("plans", found["plans"], lambda value: value == "equal", "equal")
     say.of("reasons", found.get("reasons"), _texts, "a list of texts")
     for name in ("trace", "content_sha256", "machine", "machine_sha256", "machine_date", "processor"):
         say.of(name, found.get(name), lambda value: isinstance(value, str), "a text")
@@ -141,8 +144,9 @@ def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
         for name in ("decided", "wrong_sign", "wrong_size"):
             say.of(f"{at}.{name}", pair.get(name), lambda value: isinstance(value, bool), "true or false")
     for i, part in enumerate(say.each("parts", found.get("parts", []))):
-        for name in PART:
-            say.of(f"parts[{i}].{name}", name, lambda name, part=part: name in part, "there")
+        say.there(f"parts[{i}].", part, PART)
+        for name in PART[-2:]:
+            say.number(f"parts[{i}].{name}", part[name], -MOST, may_be_null=True)
     for i, block in enumerate(say.each("each_block", found.get("each_block"))):
         runs = block.get("tokens_per_s")
         right = isinstance(runs, list) and all(isinstance(one, list) and one for one in runs)
@@ -164,6 +168,7 @@ def _check_row(say: _Entries, at: str, row: Mapping[str, Any]) -> None:
     for name in ("predicted", "measured", "baseline"):
         say.number(f"{at}.{name}", row.get(name), 1e-12)
     say.number(f"{at}.error", row.get("error"), -1)
+    say.there(f"{at}.", row, ("predicted_interval",))
     say.interval(f"{at}.measured_interval", row.get("measured_interval"))
     if row.get("predicted_interval") is not None:
         say.interval(f"{at}.predicted_interval", row["predicted_interval"])
@@ -188,6 +193,11 @@ class _Entries:
             raise BadResult(
                 f"{self.where}: {name} is {str(value)[:60]!r}, but must be {rule}; no result of a validation"
             )
+
+    def there(self, at: str, found: Mapping[str, Any], names: Sequence[str]) -> None:
+        for name in names:
+            if name not in found:
+                raise BadResult(f"{self.where}: {at}{name} is missing; no result of a validation")
 
     def number(self, name: str, value: Any, least: float, *, may_be_null: bool = False) -> None:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -40,7 +40,7 @@ def validation_in(folder: Path | str) -> Iterator[Path]:
     file = folder / VALIDATED
     if not file.exists() and (there := earlier_report(folder)):
         raise BadResult(f"{folder}: holds a report on {', '.join(there)}; name another folder")
-    check_folder(folder, [file, file.with_name(f"{VALIDATED}.part")])
+    check_folder(folder, [file, *(file.with_name(f"{VALIDATED}.{end}") for end in ("part", "lock"))])
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:

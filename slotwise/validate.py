@@ -22,13 +22,13 @@ from slotwise.replay.result import Result
 from slotwise.replay.run import run as replay_run
 from slotwise.replay.sizes import parse_bytes
 from slotwise.traces import Trace, open_trace
-from slotwise.traces.files import beside, check_target
+from slotwise.traces.files import check_target
 
 from .calibrate import calibrate, layout_of
 from .callable_file import callable_as_its_function
 from .report import VALIDATION
 from .run_result import machine as processor
-from .validate_blocks import Blocks, load_now, load_since
+from .validate_blocks import blocks_of, load_now, load_since
 from .validate_grid import Config, grid_of
 from .validate_judge import FEWEST_BLOCKS, Evidence, judge
 from .validate_runner import Runner
@@ -78,8 +78,6 @@ def validate(
         raise BadOption(f"blocks={blocks!r}: a whole number of at least 1")
     if out is not None:
         check_target(Path(out))
-        if Path(out).exists():
-            raise BadOption(f"{out} exists: a validation replaces none; name another")
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     layout = layout_of(asked["shape"], asked["hidden"], asked["intermediate"], asked["dtype"])
     opened = opened.with_row_bytes([layout.row_bytes] * opened.n_layers)
@@ -96,52 +94,53 @@ def validate(
         )
         for one, pricing in zip(grid, prices, strict=True)
     ]  # fmt: skip
+    if not asks[0].steps_of(opened):
+        raise BadOption(f"steps={asks[0].steps}: no step of {opened.name} is left to run; ask for at least 1")
+    headroom_bytes = parse_bytes(headroom)
     total = len(grid) * (3 + blocks) + 2 * blocks
     said = _Said(progress, total)
-    laws = []
-    for one, ask, pricing in zip(grid, asks, prices, strict=True):
-        said(f"price of {one}")
-        laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
-    with Runner(
-        opened, known, asked, layout, dense_us=dense_us, headroom=parse_bytes(headroom),
-        alias_layers=alias_layers, seed=seed,
-    ) as runner:  # fmt: skip
-        timed = []
-        for one, ask, law in zip(grid, asks, laws, strict=True):
-            said(f"plan of {one}")
-            timed.append(runner.closely(ask, one.overlap, law, str(one)))
-        kept = Blocks(out, _question(opened, known, grid, options, dense_us, alias_layers))
-        for one, ask in zip(grid, asks, strict=True) if len(kept.blocks) < blocks else ():
-            said(f"warm-up: {one}")
-            runner.tokens_per_s(ask, one.overlap)
-        for number in range(len(kept.blocks), blocks):
-            order = np.random.default_rng((seed, number)).permutation([*range(len(grid)), 0, 0])
-            repeats: list[list[float]] = [[] for _ in grid]
-            before = load_now()
-            runner.told.clear()
-            for i in order:
-                said(f"block {number + 1} of {blocks}: {grid[i]}")
-                repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
-            kept.add({"tokens_per_s": repeats, "load": load_since(before, runner.told)})
-    said("calibrating once more" if again else "done")
-    drift = _drift(known, calibrate(**asked)) if again else None
-    per_block = kept.blocks[:blocks]
-    found = Evidence(
-        predicted=np.array([law.price.tokens_per_s for law in laws if law.price]),
-        measured=np.array([[runs[0] for runs in block["tokens_per_s"]] for block in per_block]),
-        sentinel=np.array([block["tokens_per_s"][0][1:] for block in per_block]),
-        strata=[max(each["busy"], key=each["busy"].get) for each in timed],
-        twins=[one[1:] for one in grid],
-        misses=np.array([law.counters["misses"] / law.price.tokens for law in laws if law.price]),
-        loads=np.array([law.counters["fills"] / law.price.tokens for law in laws if law.price]),
-        drift=None if drift is None else max(abs(each) for each in drift.values()),
-        labels=[law.price.label for law in laws if law.price],
-    )
-    result = _result(opened, known, options, grid, laws, timed, per_block, found, drift)
-    if out is not None:
-        with beside(Path(out)) as temporary:
-            temporary.write_text(json.dumps(result, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-        kept.forget()
+    question = _question(opened, known, grid, options, dense_us, alias_layers)
+    with blocks_of(out, question, [3] + [1] * (len(grid) - 1)) as kept:
+        laws = []
+        for one, ask, pricing in zip(grid, asks, prices, strict=True):
+            said(f"price of {one}")
+            laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
+        with Runner(
+            opened, known, asked, layout, dense_us=dense_us, headroom=headroom_bytes,
+            alias_layers=alias_layers, seed=seed,
+        ) as runner:  # fmt: skip
+            timed = []
+            for one, ask, law in zip(grid, asks, laws, strict=True):
+                said(f"plan of {one}")
+                timed.append(runner.closely(ask, one.overlap, law, str(one)))
+            for one, ask in zip(grid, asks, strict=True) if len(kept.blocks) < blocks else ():
+                said(f"warm-up: {one}")
+                runner.tokens_per_s(ask, one.overlap)
+            for number in range(len(kept.blocks), blocks):
+                order = np.random.default_rng((seed, number)).permutation([*range(len(grid)), 0, 0])
+                repeats: list[list[float]] = [[] for _ in grid]
+                before = load_now()
+                runner.told.clear()
+                for i in order:
+                    said(f"block {number + 1} of {blocks}: {grid[i]}")
+                    repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
+                kept.add({"tokens_per_s": repeats, "load": load_since(before, runner.told)})
+        said("calibrating once more" if again else "done")
+        drift = _drift(known, calibrate(**asked)) if again else None
+        per_block = kept.blocks[:blocks]
+        found = Evidence(
+            predicted=np.array([law.price.tokens_per_s for law in laws if law.price]),
+            measured=np.array([[runs[0] for runs in block["tokens_per_s"]] for block in per_block]),
+            sentinel=np.array([block["tokens_per_s"][0][1:] for block in per_block]),
+            strata=[max(each["busy"], key=each["busy"].get) for each in timed],
+            twins=[one[1:] for one in grid],
+            misses=np.array([law.counters["misses"] / law.price.tokens for law in laws if law.price]),
+            loads=np.array([law.counters["fills"] / law.price.tokens for law in laws if law.price]),
+            drift=None if drift is None else max(abs(each) for each in drift.values()),
+            labels=[law.price.label for law in laws if law.price],
+        )
+        result = _result(opened, known, options, grid, laws, timed, per_block, found, drift)
+        kept.finish(result)
     return result
 
 

@@ -9,7 +9,7 @@ from conftest import slotwise as command
 
 import slotwise
 from slotwise.policies import parse_policy
-from slotwise.replay.machine import check_machine
+from slotwise.replay.machine import check_machine, machine_of
 from slotwise.replay.machine_figures import FIGURES, Contention, Figure, Sheet, Wake
 from slotwise.replay.machine_presets import PRESETS
 
@@ -244,3 +244,11 @@ def test_a_policy_of_a_file_is_named_without_its_folder(tmp_path):
     text = "class Mine(Policy):\n    def priority(p, key, at):\n        return key\n"
     (tmp_path / "mine.py").write_text("from slotwise.policies import Policy\n\n\n" + text)
     assert parse_policy(f"{tmp_path}/mine.py+gate").family == "mine.py:Mine+gate"
+
+
+@pytest.mark.parametrize("entry", ["value", "spread"])
+def test_a_figure_of_more_digits_than_a_float_holds_is_refused_by_name(entry):
+    found = json.loads(json.dumps(slotwise.estimate_machine(["h200"]).to_dict()))
+    found["figures"]["ids_s"][entry] = 10**400
+    with pytest.raises(slotwise.BadOption, match=r"m.json: .*figure ids_s is 1000000000+; it is a number from"):
+        machine_of(found, "m.json")

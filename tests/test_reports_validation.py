@@ -195,6 +195,7 @@ def test_the_page_stands_alone_and_says_of_every_table_and_figure_where_it_is_fr
     ("path", "value", "told"),
     [
         ("verdict", "perhaps", "verdict is 'perhaps', but must be one of passed, failed, inconclusive"),
+        ("plans", "different", "plans is 'different', but must be equal"),
         ("version", 2, "version is '2', but must be 1"),
         ("noise_floor", None, "noise_floor is 'None', but must be a number from 0"),
         ("all.baseline.p95", float("nan"), "all.baseline.p95 is 'nan', but must be a number from 0"),
@@ -217,6 +218,18 @@ def test_a_result_that_cannot_be_is_refused_by_name(passed, path, value, told):
         validation_of("V.json", found)
     assert str(refused.value).startswith(f"V.json: {told}")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("at", ["drift", "kendall_tau", "options", "plans", "configurations.3.predicted_interval"])
+def test_an_entry_that_the_page_needs_is_named_where_it_is_missing(passed, at):
+    found = deepcopy(passed[0])
+    *path, name = at.split(".")
+    inner = found
+    for step in path:
+        inner = inner[int(step) if step.isdigit() else step]
+    del inner[name]
+    with pytest.raises(BadResult, match=rf"^V.json: .*{name} is missing; no result of a validation$"):
+        validation_of("V.json", found)
 
 
 def test_one_configuration_and_one_block_are_enough_for_a_page(tmp_path):

@@ -40,13 +40,13 @@ def working(*, by_hand: bool = False):
 
 @contextmanager
 def resumable(result):
-    """Says on an interrupt or a polite kill what is kept of the rows that go to the file `result`, and the way on."""
+    """Says on an interrupt or a polite kill what is kept of what goes to the file `result`, and the way on."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         if any(Path(f"{result}{end}").exists() for end in ("", ".part")):
             said = "what is finished is kept, run the same command to go on"
         else:
-            said = "no replay had finished, nothing is kept"
+            said = "nothing had finished, nothing is kept"
         click.echo(f"slotwise: interrupted; {said}", err=True)
         raise

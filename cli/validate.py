@@ -8,7 +8,7 @@ import click
 import slotwise
 
 from .options import decisions, numbers
-from .progress import working
+from .progress import resumable, working
 
 
 def _words(text):
@@ -58,7 +58,11 @@ def command(trace, machine, policies, slots, widths, overlaps, verify, misses, a
     from slotwise.report import validation_in, write_report
 
     folder = None if out is None or out.endswith(".json") else out
-    with validation_in(folder) if folder else nullcontext(out) as file, working(by_hand=True) as progress:
+    with (
+        validation_in(folder) if folder else nullcontext(out) as file,
+        resumable(file) if file else nullcontext(),
+        working(by_hand=True) as progress,
+    ):
         result = slotwise.validate(
             trace, machine, policies=policies, slots=_words(slots), widths=numbers(widths, "width"),
             overlaps=_words(overlaps), verify_tokens=numbers(verify, "verify"), misses=_words(misses),

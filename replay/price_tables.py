@@ -34,6 +34,11 @@ def sheets_for(machine: Machine, chain: str, row_bytes: int, threads: int) -> tu
         raise BadOption(
             f"cpu_threads={threads}: {machine.name} was measured with {known} threads; ask for one of these"
         )
+    if chain == "cold" and threads != machine.cpu_threads:
+        raise BadOption(
+            f"cpu_threads={threads}: the figures of {machine.name} are those of {machine.cpu_threads} threads; ask for "
+            "these, or leave it out"
+        )
     memory = "device" if chain == "hot" else "host"
     read, compute = machine[f"{memory}_read_bytes_per_s"], machine[f"{memory}_compute_bytes_per_s"]
     shared = max(1.0, compute / read)  # tokens a row from which on computing takes longer than reading

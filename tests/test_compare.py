@@ -273,7 +273,7 @@ sys.exit(main(sys.argv[3:]))
 @pytest.mark.parametrize(
     ("number", "at", "code", "words"),
     [(2, 3, 130, "what is finished is kept, run the same command to go on"), (15, 3, 143, "what is finished is kept"),
-     (2, 1, 130, "no replay had finished, nothing is kept")],
+     (2, 1, 130, "nothing had finished, nothing is kept")],
 )  # fmt: skip
 def test_stopped_it_says_what_is_kept_and_how_to_go_on(trace, tmp_path, number, at, code, words):
     out = tmp_path / "out"

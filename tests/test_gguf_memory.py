@@ -225,7 +225,7 @@ def test_tensors_that_cannot_be_are_called_damage_of_this_file(tmp_path):
         with pytest.raises(BadExecutor, match=said):
             read_header(path)
     path.write_bytes(whole[: at + 4] + (2**30).to_bytes(8, "little") + whole[at + 12 :])
-    with pytest.raises(BadExecutor, match="an expert of [0-9,]{15,} bytes: damaged GGUF header"):
+    with pytest.raises(BadExecutor, match=r"an expert of [0-9,]{15,} bytes: damaged GGUF header"):
         expert_rows(read_header(path))
     path.write_bytes(whole.replace(name, name.replace(b"gate", b"down")))
     with pytest.raises(BadExecutor, match=r"two tensors are named 'blk\.0\.ffn_down_exps\.weight'"):

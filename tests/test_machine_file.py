@@ -252,3 +252,11 @@ def test_a_figure_of_more_digits_than_a_float_holds_is_refused_by_name(entry):
     found["figures"]["ids_s"][entry] = 10**400
     with pytest.raises(slotwise.BadOption, match=r"m.json: .*figure ids_s is 1000000000+; it is a number from"):
         machine_of(found, "m.json")
+
+
+def test_estimated_figures_are_of_their_threads_alone():
+    machine = slotwise.estimate_machine(["rtx-3060-x16", "ddr4"])
+    asked = {"policy": "lru", "slots": 8, "steps": 5, "row_bytes": 1 << 20, "machine": machine}
+    assert slotwise.replay("sample", **asked, cpu_threads=machine.cpu_threads).price.tokens_per_s > 0
+    with pytest.raises(slotwise.BadOption, match=r"cpu_threads=64: the figures of .* are those of 8 threads; ask for"):
+        slotwise.replay("sample", **asked, cpu_threads=64)

@@ -21,6 +21,8 @@ def print_validation(result):
         "95 % interval", "error", "of the line",
     )  # fmt: skip
     show(columns(names, rows, ("policy",)))
+    if result["left_out"]:
+        click.echo(f"Left out at width 0, with nothing to guard there: {', '.join(result['left_out'])}")
     click.echo()
     strata = [("all", result["all"]), *result["strata"].items()]
     show(

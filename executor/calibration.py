@@ -22,6 +22,7 @@ from .stopwatch import FLOOR, Value
 from .store import HostStore
 
 LAYERS = 4  # of the model that ticks are measured on, at least
+MOST_LAYERS = 512  # whose rows are kept: of very small ones more would take longer than all that is measured
 MOST_TOKENS = 8  # of a step: the usual batch gate
 TOKENS = (1, 2, 4, 8)
 PAIRS = (1, 2, 4)  # tokens that a row serves
@@ -79,7 +80,7 @@ def calibrate(
     said = (lambda done, what: progress(done, len(parts), what)) if progress else lambda done, what: None
     random = np.random.default_rng(seed)
     with closing(make()) as kept:
-        stored = max(1, -(-effort.pool_bytes // (n_experts * layout.row_bytes)))
+        stored = min(MOST_LAYERS, max(1, -(-effort.pool_bytes // (n_experts * layout.row_bytes))))
         layouts = [layout] * max(LAYERS, stored)
         store = HostStore(layouts, n_experts, kept, alias_layers=stored).fill(seed, chain)
         said(0, "hot and cold chain")

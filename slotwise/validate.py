@@ -58,7 +58,8 @@ def validate(
 ) -> dict[str, Any]:
     """Runs every combination in `blocks` blocks, prices the same, and says how far off the prices are.
 
-    draw: so many settings of all but the policy, drawn evenly, in place of every combination; each policy at each.
+    draw: so many settings of all but the policy, drawn evenly, in place of every combination; each policy at each. A
+    guard has nothing to guard at width 0, and is left out there unless all policies have one.
     machine: one that `slotwise.calibrate` measured. Rows, backend, threads and whatever holds the machine back are
     those of that call; nothing is fitted to the runs.
     Before the blocks every combination runs once, timed tick by tick: its plan must be the replay's, and its busiest
@@ -144,6 +145,12 @@ def validate(
     return result
 
 
+def _left_out(grid: Sequence[Config]) -> list[str]:
+    """Policies that were not run at width 0, where others were."""
+    there = {one.policy for one in grid if not one.width}
+    return [name for name in dict.fromkeys(one.policy for one in grid) if there and name not in there]
+
+
 class _Said:
     """Progress, one more at each call."""
 
@@ -221,6 +228,7 @@ def _result(
     return plain(
         {
             "format": VALIDATION, "version": 1, **judged, "plans": "equal", "drift_by_part": drift,
+            "left_out": _left_out(grid),
             "terms": {
                 name: statistics.median(
                     row["terms"][name]["predicted"] - row["terms"][name]["measured"] for row in rows

@@ -113,3 +113,8 @@ def test_a_link_of_known_costs_is_found_again():
 def test_a_rate_whose_seconds_no_clock_shows_stays_within_a_machine_file():
     assert rate_of(1e6, 1e-3, 0.5) == (1e9, 5e8)
     assert rate_of(1e9, FLOOR, 0.5).value == FIGURES["host_compute_bytes_per_s"].high == MOST_RATE
+
+
+def test_rows_of_a_few_bytes_are_measured_in_seconds_and_do_not_fill_memory_with_layers():
+    machine = slotwise.calibrate(hidden=1, intermediate=1, dtype="f32", quick=True, cpu_threads=1, policies=["lru"])
+    assert {sheet.row_bytes for sheet in machine.sheets} == {12}

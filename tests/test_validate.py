@@ -40,6 +40,7 @@ def test_a_grid_of_everything_plans_as_its_replays_do_and_every_configuration_is
     assert all(row["predicted"] > 0 and row["measured"] > 0 and row["label"] == "SIMULATED" for row in rows)
     assert {row["stratum"] for row in rows} <= {"cold", "hot", "link", "host"}
     assert sum(each["configurations"] for each in found["strata"].values()) == found["all"]["configurations"] == 24
+    assert found["left_out"] == ["lfru+guard"]
     assert found["pairs"]["of"] == 8, "two policies at each of 8 settings with a width"
     assert found["verdict"] == "inconclusive"
     assert "1 blocks count; at least 7 must" in found["reasons"]

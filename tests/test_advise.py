@@ -156,6 +156,8 @@ def test_anchors_set_the_seconds_and_leave_the_machine_its_look_ahead(machine):
         ({"context_bytes": "7.9GiB"}, "less context 8,482,560,409, headroom 0 leaves 107,374,183 bytes"),
         ({"policies": []}, "no candidate can be priced"),
         ({"steps": 1}, "the trace has no decode steps: use phase all"),
+        ({"steps": 0}, "steps=0: there is nothing to price; give at least 1"),
+        ({"anchor_policy": "lfu"}, "anchor_policy='lfu': .*; give anchors with it"),
         ({"widht": 3}, "no option named 'widht'"),
         ({"scope": "layer"}, r"give scopes=\('layer',\)"),
         ({"ctx": 4096}, "ctx=4096: it is counted from the header of a model; give gguf with it"),

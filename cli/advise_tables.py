@@ -10,20 +10,22 @@ RUNNERS_UP = 3
 
 def print_advice(found):
     """Sentences to act on, then tables."""
+    from slotwise.advise_words import rate
+
     for warning in found["warnings"]:
         wrapped(f"warning: {warning}")
     for sentence in found["answer"]:
         wrapped(sentence)
     others = [
-        f"{one['policy']} (width {one['width']}, {one['scope']}, overlap {one['overlap']}) {_figure(one)}"
+        f"{one['policy']} (width {one['width']}, {one['scope']}, overlap {one['overlap']}) {rate(one)}"
         for one in found["candidates"][1 : 1 + RUNNERS_UP]
     ]
     if others:
         wrapped(f"Next by choice: {'; '.join(others)}.")
     points = [
         (
-            f"{one['pool_bytes'] / GIB:.2f} GiB", "–" if one["slots"] is None else f"{one['slots']:,}", _figure(one),
-            "–" if one["per_gib"] is None else f"{_figure(one, 'per_gib')}, {100 * one['share_per_gib']:+.1f} %",
+            f"{one['pool_bytes'] / GIB:.2f} GiB", "–" if one["slots"] is None else f"{one['slots']:,}", rate(one),
+            "–" if one["per_gib"] is None else f"{rate(one, 'per_gib')}, {100 * one['share_per_gib']:+.1f} %",
         )
         for one in found["curve"]
     ]  # fmt: skip
@@ -31,9 +33,3 @@ def print_advice(found):
     click.echo("Flags of engines with such a cache, as their sources name them; not run here:")
     rows = [(one["flag"], one["engine"], one["meaning"], one["url"]) for one in found["flags"]]
     show(columns(("flag", "engine", "meaning", "source"), rows, ("flag", "engine", "meaning", "source")))
-
-
-def _figure(one, name="tokens_per_s"):
-    interval = one[f"{name}_interval"]
-    between = "" if interval is None else f" ({interval[0]:,.2f} to {interval[1]:,.2f})"
-    return f"{one[name]:,.2f}{between}"

@@ -95,9 +95,7 @@ def contention(machine: MachineFile, prefix: str) -> Iterator[Picture]:
             text = f"{metrics.number(value)} ± {metrics.number(spread)} %" if spread else f"{metrics.number(value)} %"
             groups.said(name, i, value + spread, text)
             told.append(f"{name}, {shown[name][i]}: {text}")
-    groups.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
-    groups.axes.set_xlim(0, max(105, groups.axes.get_xlim()[1]))
-    groups.axes.set_xlabel("% of the speed alone")
+    groups.of_whole("% of the speed alone", 105)
     yield groups.panel.picture(
         f"{prefix}contention", alt=f"Speed beside each other. {'; '.join(told)}.",
         caption=f"Copies and both chains share the memory of the host or the device. {SPREAD}",

@@ -139,9 +139,7 @@ def bandwidths(runs: Runs, prefix: str) -> Iterator[Picture]:
             text = f"{gb(rate)} of {gb(best)} GB/s"
             groups.said(name, i, 100 * rate / best, text)
             told.append(f"{name}, {engine}, overlap {side}: {text}")
-    groups.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
-    groups.axes.set_xlim(0, max(100, groups.axes.get_xlim()[1]))
-    groups.axes.set_xlabel("% of the ceiling")
+    groups.of_whole("% of the ceiling")
     yield groups.panel.picture(
         f"{prefix}bandwidth", alt=f"Bandwidths. {'; '.join(told)}.",
         caption="Achieved: bytes over the seconds in which they moved or were read; a row counts once, however many "

@@ -12,7 +12,7 @@ from .groups import Groups
 from .priced import Priced, speed
 from .prices import CAUSES
 from .sections import Key
-from .style import LIGHT, Picture
+from .style import Picture
 
 MOST = 16  # bars of one figure; the tables have all
 MOST_PRECISION = 1.3  # of the axis: a break-even above is written, not drawn to its end
@@ -119,9 +119,8 @@ def _precision(part: Priced, prefix: str) -> Iterator[Picture]:
             groups.bar(name, i, 0, drawn, *look)
             groups.said(name, i, drawn, metrics.percent(value))
         told.append(f"{name}: {metrics.percent(values[0])} used, {metrics.percent(values[1])} needed")
-    groups.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
+    groups.of_whole("% of speculative loads")
     groups.axes.set_xlim(0, 100 * MOST_PRECISION)
-    groups.axes.set_xlabel("% of speculative loads")
     yield groups.panel.picture(
         f"{prefix}break-even", alt=f"Precision of speculative loads. {'; '.join(told)}.", note=part.on,
         caption="Look-ahead pays where precision, the share of its loads that is used, is above the break-even. A "

@@ -50,6 +50,12 @@ class Groups:
         self.axes.annotate(text, (value, self.at[group, line]), xytext=(4, -0.5), textcoords="offset points",
                            va="center", fontsize=7.5, bbox=BEHIND)  # fmt: skip
 
+    def of_whole(self, label: str, least: float = 100) -> None:
+        """Percentages: a line at 100, and an axis from 0 to `least` or further."""
+        self.axes.axvline(100, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
+        self.axes.set_xlim(0, max(least, self.axes.get_xlim()[1]))
+        self.axes.set_xlabel(label)
+
 
 def patches(parts: Sequence[tuple[str, str, str]]) -> list[Any]:
     from matplotlib.patches import Patch

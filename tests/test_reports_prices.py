@@ -7,13 +7,11 @@ import re
 from copy import deepcopy
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from conftest import slotwise as command
 from test_reports_browser import FRAME, browse  # noqa: F401
 from test_reports_parts import Page
-from test_reports_rows import make_row
+from test_reports_rows import edited, make_row
 
 import slotwise
 from slotwise.replay.machine_figures import Sheet
@@ -242,15 +240,6 @@ def test_a_price_without_steps_or_intervals_is_reported(swept, tmp_path):
 
     page = page_of(slotwise.write_report([edited(swept, tmp_path / "S.parquet", change)], tmp_path / "out")[0].parent)
     assert not re.search(r"\b(nan|None|inf)\b", page.text)
-
-
-def edited(path, to, change):
-    table = pq.read_table(path)
-    rows = table.to_pylist()
-    for row in rows:
-        change(row)
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), to)
-    return to
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,12 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import slotwise as cli
 from test_reports_browser import FRAME, browse, pixels  # noqa: F401
 from test_reports_parts import Page
-from test_reports_rows import make_grid, write_rows
+from test_reports_rows import edited, make_grid, write_rows
 
 import slotwise
 from slotwise.reports import BadResult, write_report
@@ -38,16 +37,6 @@ def results(tmp_path_factory) -> list[Path]:
 @pytest.fixture(scope="module")
 def report(results, tmp_path_factory) -> Path:
     return write_report(results, tmp_path_factory.mktemp("report") / "out")[0].parent
-
-
-def edited(path: Path, to: Path, change) -> Path:
-    """A copy of a result whose rows `change` has been at."""
-    table = pq.read_table(path)
-    rows = table.to_pylist()
-    for row in rows:
-        change(row)
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), to)
-    return to
 
 
 def test_every_part_is_there_and_says_measured(report):

@@ -6,11 +6,13 @@ It is the living definition of a backend: slow, real, and the same bytes as any 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -25,6 +27,7 @@ from .host_memory import HOSTS, RING_BYTES, Ring, huge_pages, ordinary
 from .merge import MERGES, merged
 from .tensors import on_host
 
+_give_way = getattr(os, "sched_yield", partial(sleep, 0))  # to copies; a sleep, however short, takes 50 us or more
 _JOBS = 32  # of a tick at once: the cold chain keeps the times of the last 64
 
 
@@ -213,7 +216,7 @@ class NumpyBackend:
     def spin(self, microseconds: float) -> None:
         until = perf_counter() + microseconds * 1e-6
         while perf_counter() < until:
-            sleep(0)
+            _give_way()
 
     def synchronize(self) -> None:
         """Nothing to wait for: `merge` has."""

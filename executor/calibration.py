@@ -11,7 +11,7 @@ import numpy as np
 from slotwise.policies import Pool
 
 from .backend import Backend
-from .calibration_chains import both_chains, contention, sheets, wake
+from .calibration_chains import beside, sheets, wake
 from .calibration_host import host_figures, overlap_s
 from .calibration_link import link_figures
 from .calibration_policies import POLICIES, policy_figures
@@ -23,9 +23,9 @@ from .store import HostStore
 
 LAYERS = 4  # of the model that ticks are measured on, at least
 MOST_LAYERS = 512  # whose rows are kept: of very small ones more would take longer than all that is measured
-MOST_TOKENS = 8  # of a step: the usual batch gate
-TOKENS = (1, 2, 4, 8)
+TOKENS = (1, 2, 4, 8)  # of a step, to the usual batch gate
 PAIRS = (1, 2, 4)  # tokens that a row serves
+MANY_TOKENS = (32, 256)  # of the steps of a prompt
 POOL_BYTES = 512 << 20  # rows that chains read in turn: 8 times the L2 of an H200, and 4 times most L3
 
 
@@ -89,14 +89,15 @@ def calibrate(
             executor.backend.queue(),
         ):
             _fill(executor)
-            grids, rates = sheets(executor, random, tokens=TOKENS, pairs=PAIRS, budget_s=effort.sheets_s)
+            grids, rates = sheets(
+                executor, random, tokens=TOKENS, pairs=PAIRS, many=MANY_TOKENS, budget_s=effort.sheets_s
+            )
             said(1, "the link")
             figures = link_figures(executor, random, rounds=effort.steps)
             said(2, "waking up")
             late = wake(executor, random, times=effort.waits)
             said(3, "chains and link beside each other")
-            beside = contention(executor, random, seconds=effort.beside_s)
-            overlap = both_chains(executor, random, seconds=effort.beside_s)
+            contention, overlap = beside(executor, random, seconds=effort.beside_s)
         said(4, "what the host does")
         host = host_figures(make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random)
         gain_s = _gain_s(grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values()))
@@ -109,7 +110,7 @@ def calibrate(
         )  # fmt: skip
     said(6, "done")
     every = {name: Value(max(FLOOR, value), spread) for name, (value, spread) in (rates | figures | host).items()}
-    return Measured({name: value.checked() for name, value in every.items()}, grids, late, beside, calls, overlap)
+    return Measured({name: value.checked() for name, value in every.items()}, grids, late, contention, calls, overlap)
 
 
 def _gain_s(
@@ -135,7 +136,7 @@ def _bench(backend: Backend, store: HostStore, chain: ColdChain, stored: int, *,
     pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=slots, full=True)
     return Executor(
         pool, store, backend, chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad,
-        max_tokens=MOST_TOKENS * max(PAIRS), timing=True,
+        max_tokens=max(MANY_TOKENS), timing=True,
     )  # fmt: skip
 
 

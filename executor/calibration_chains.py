@@ -21,6 +21,7 @@ from .stopwatch import FLOOR, Value, rate_of, settled
 GAPS = (1e-4, 1e-3, 1e-2)
 LEAST, MOST = 3, 30  # rounds over all cells of the sheets
 BUSY_ROWS = 8  # of one job, where chains and link work at the same time
+TURNS = 10  # of those that work alone and together
 
 
 class Bench:
@@ -38,8 +39,7 @@ class Bench:
         self._device = random.permutation(np.array(places, np.int64))
         self._at = {"hot": 0, "cold": 0}
         values = random.normal(0, 1, (executor.max_tokens, self.layout.hidden)).astype(np.float32)
-        self._on_host = values
-        self._x = {n: self.backend.upload(values[:n]) for n in range(1, executor.max_tokens + 1)}
+        self._on_host, self._x = values, self.backend.upload(values)
         self._out = np.empty((executor.max_tokens * executor.top_k, self.layout.hidden), np.float32)
 
     def rows(self, chain: str, tokens: int, rows: int, pairs: int) -> Rows:
@@ -54,7 +54,7 @@ class Bench:
     def hot(self, tokens: int, rows: int, pairs: int) -> float:
         """Seconds of one job of the hot chain."""
         n = max(tokens, -(-rows * pairs // self.executor.top_k))  # room for every output
-        tick = self.backend.begin(0, self._x[n], self.executor.top_k)
+        tick = self.backend.begin(0, self._x[:n], self.executor.top_k)
         self.backend.hot(tick, self.rows("hot", tokens, rows, pairs))
         self.backend.settle(tick)
         ((began, ended),) = self.backend.hot_spans(tick)
@@ -76,15 +76,20 @@ class Bench:
 
 
 def sheets(
-    executor: Executor, random: np.random.Generator, *, tokens: Sequence[int], pairs: Sequence[int], budget_s: float
-) -> tuple[list[dict[str, Any]], dict[str, Value]]:
+    executor: Executor, random: np.random.Generator, *, tokens: Sequence[int], pairs: Sequence[int],
+    many: Sequence[int], budget_s: float,
+) -> tuple[list[dict[str, Any]], dict[str, Value]]:  # fmt: skip
     """The sheets of both chains, and the figures that stand for them where rows have another size.
 
+    many: tokens of steps that use most experts, and each of them often.
     All cells take turns in a random order, so that a machine that slows down does so for all of them.
     """
     bench = Bench(executor, random)
     n_experts, top_k = executor.store.n_experts, executor.top_k
     axes = {n: (_doubling(min(n * top_k, n_experts)), [p for p in pairs if p <= n]) for n in tokens}
+    for n in many:
+        each = max(1, n * top_k // n_experts)
+        axes[n] = [n_experts // 4, n_experts], sorted({max(1, each // 8), each})
     cells = [(c, n, r, p) for c in ("hot", "cold") for n, (rows, each) in axes.items() for r in rows for p in each]
     found: dict[tuple[str, int, int, int], list[float]] = {cell: [] for cell in cells}
     jobs: dict[str, Callable[[int, int, int], float]] = {"hot": bench.hot, "cold": bench.cold}
@@ -152,71 +157,71 @@ def wake(executor: Executor, random: np.random.Generator, *, times: int) -> list
     ]  # fmt: skip
 
 
-def contention(executor: Executor, random: np.random.Generator, *, seconds: float) -> list[dict[str, Any]]:
-    """Shares of their own speeds that cold chain, link and hot chain keep beside each other."""
+def beside(
+    executor: Executor, random: np.random.Generator, *, seconds: float
+) -> tuple[list[dict[str, Any]], dict[str, Value]]:
+    """Shares of their own speeds that both chains keep beside the link, it beside the cold one, and they beside each
+    other.
+
+    What works alone and what works together takes turns, so that a machine that slows down does so for all of them.
+    """
     bench = Bench(executor, random)
-    alone = {name: _pace(bench, {name}, seconds)[name] for name in ("cold", "link", "hot")}
-    with_cold, with_hot = _pace(bench, {"cold", "link"}, seconds), _pace(bench, {"hot", "link"}, seconds)
+    together = [{"cold"}, {"link"}, {"hot"}, {"cold", "link"}, {"hot", "link"}, {"hot", "cold"}]
+    taken: list[dict[str, list[float]]] = [{name: [] for name in names} for names in together]
+    for _ in range(TURNS):
+        for i in random.permutation(len(together)):
+            _pace(bench, taken[i], seconds / TURNS)
+    paces = [{name: settled(each) for name, each in times.items()} for times in taken]
+    alone = {name: pace for paced in paces[:3] for name, pace in paced.items()}
 
-    def share(name: str, beside: dict[str, Value]) -> dict[str, float]:
-        value = min(1.0, max(0.01, alone[name].value / beside[name].value))
-        spread = value * max(part.spread / part.value for part in (alone[name], beside[name]))
-        return {"value": value, "spread": min(spread, 10 * value)}
+    def share(name: str, among: dict[str, Value]) -> Value:
+        value = min(1.0, max(0.01, alone[name].value / among[name].value))
+        return Value(value, value * max(part.spread / part.value for part in (alone[name], among[name]))).checked()
 
-    return [
-        {
-            "threads": executor.chain.threads, "cold_with_link": share("cold", with_cold),
-            "link_with_cold": share("link", with_cold), "hot_with_link": share("hot", with_hot),
-        }
-    ]  # fmt: skip
-
-
-def both_chains(executor: Executor, random: np.random.Generator, *, seconds: float) -> dict[str, Value]:
-    """Shares of their own speeds that hot and cold chain keep beside each other."""
-    bench = Bench(executor, random)
-    alone = {name: _pace(bench, {name}, seconds)[name] for name in ("hot", "cold")}
-    both = _pace(bench, {"hot", "cold"}, seconds)
-    found = {}
-    for name, other in (("hot", "cold"), ("cold", "hot")):
-        value = min(1.0, max(0.01, alone[name].value / both[name].value))
-        spread = value * max(part.spread / part.value for part in (alone[name], both[name]))
-        found[f"{name}_with_{other}"] = Value(value, spread).checked()
-    return found
+    cold, hot, both = paces[3:]
+    shares = {
+        "cold_with_link": share("cold", cold), "link_with_cold": share("link", cold), "hot_with_link": share("hot", hot)
+    }  # fmt: skip
+    return (
+        [{"threads": executor.chain.threads, **{name: each._asdict() for name, each in shares.items()}}],
+        {"hot_with_cold": share("hot", both), "cold_with_hot": share("cold", both)},
+    )
 
 
-def _pace(bench: Bench, names: set[str], seconds: float) -> dict[str, Value]:
-    """Seconds of a job of the chains, and of a byte of the link, while all of these have always more to do."""
+def _pace(bench: Bench, taken: dict[str, list[float]], seconds: float) -> None:
+    """Adds seconds of a job of the chains, and of a byte of the link, while all of these have always more to do."""
     backend, chain, top_k = bench.backend, bench.chain, bench.executor.top_k
     rows = min(BUSY_ROWS, top_k)
-    taken: dict[str, list[float]] = {name: [] for name in names}
+    now: dict[str, list[float]] = {name: [] for name in taken}
     cold: deque[int] = deque()
     link: deque[Any] = deque()
     batches = _batches(bench, rows)
     backend.copy_spans()
     until = time.monotonic() + seconds
-    while time.monotonic() < until or any(len(each) < LEAST for each in taken.values()):
-        while "link" in names and len(link) < 4:
+    while time.monotonic() < until or any(len(each) <= LEAST for each in now.values()):
+        while "link" in now and len(link) < 4:
             link.append(bench.executor.transfers.start(next(batches)))
-        while "cold" in names and len(cold) < 2:
+        while "cold" in now and len(cold) < 2:
             cold.append(bench.submit(1, rows, 1))
-        if "hot" in names:
-            taken["hot"].append(bench.hot(1, rows, 1))
+        if "hot" in now:
+            now["hot"].append(bench.hot(1, rows, 1))
         while link and backend.landed(link[0]):
             link.popleft()
         while cold and chain.done(cold[0]):
             job = cold.popleft()
             chain.wait(job)
             began, ended = chain.times(job)
-            taken["cold"].append(ended - began)
-        if "link" in names:
-            taken["link"] += [(ended - began) / n_bytes for began, ended, n_bytes in backend.copy_spans()]
-        if "hot" not in names:
+            now["cold"].append(ended - began)
+        if "link" in now:
+            now["link"] += [(ended - began) / n_bytes for began, ended, n_bytes in backend.copy_spans()]
+        if "hot" not in now:
             time.sleep(2e-5)  # neither chain should find this thread in its way
     for job in cold:
         chain.wait(job)
     backend.drain()
     backend.copy_spans()
-    return {name: settled(each) for name, each in taken.items()}
+    for name, each in now.items():
+        taken[name] += each[1:]  # the first began before the others
 
 
 def _batches(bench: Bench, rows: int) -> Iterator[list[Copy]]:

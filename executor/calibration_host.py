@@ -1,54 +1,37 @@
 """What the host takes for its parts of a tick, and the device for what lies between two layers.
 
-Every figure is what makes the period of a loop that the executor really runs come out: of layers at which nothing is
-demanded, of norms behind a busy device, of ticks that differ in one thing. So what a device hides is not counted, and
-on a backend whose merge runs on the calling thread all of it is the merge's and none of it is submission.
+Every figure is what makes the period of a loop that the executor really runs come out: of layers whose ticks differ in
+one thing, of norms behind a busy device. So what a device hides is not counted, and on a backend whose merge runs on
+the calling thread all of it is the merge's and none of it is submission.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from slotwise.policies import Pool
 
 from .backend import Backend
+from .calibration_loops import MOST_TOKENS, Loop, Mix, Ticks, of_kind, run_loop
 from .cold import ColdChain
 from .executor import Executor
 from .merge import HOT
-from .stopwatch import FLOOR, Value, usual
+from .stopwatch import FLOOR, Value, settled, usual
 from .store import HostStore
 
 SPIN_US = 400.0  # longer than the host takes to queue the calls behind it
+DENSE_US = 100.0  # of a layer: longer than the host takes from a merge to asking for the next ids
 CALLS = 16
-MOST_TOKENS = 8
-WARM_STEPS = 3
 TURNS = 2  # of loops that are held against each other
-
-
-class Mix(NamedTuple):
-    """What every tick of a loop is made of: experts that hit and miss, loads, and predictions that are loaded."""
-
-    hits: int = 0
-    misses: int = 0
-    loads: int = 0
-    ahead: int = 0
-
-
-class Ticks(NamedTuple):
-    """Seconds of the host: until it knows the plan, from there until everything is started, and a layer in all."""
-
-    policy: Value
-    start: Value
-    period: Value
 
 
 def host_figures(
@@ -56,41 +39,64 @@ def host_figures(
     random: np.random.Generator,
 ) -> dict[str, Value]:  # fmt: skip
     """All figures that are not the chains' or the link's."""
-    n_layers, n_experts = store.n_layers, store.n_experts
     half = top_k // 2
-
-    def loop(mix: Mix) -> Ticks:
-        pool = Pool(
-            _pinned(Path(folder), mix.hits, store), n_layers=n_layers, n_experts=n_experts,
-            slots=min(n_experts, 3 * top_k),
-            max_loads=max(mix.loads, mix.ahead), width=mix.ahead, full=True,
-        )  # fmt: skip
-        with Executor(
-            pool, store, make(), chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad, max_tokens=MOST_TOKENS
-        ) as executor, executor.backend.queue():  # fmt: skip
-            return _loop(executor, mix, steps, random)
-
+    nothing, hits, one, all_miss = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
+    few = Mix(top_k - 2, 2)
+    ahead = hits._replace(ahead=half)
+    usually = {nothing: 0.12, hits: 0.45, one: 0.25, few: 0.12, all_miss: 0.06}  # about as decoding goes
+    loops = {
+        "idle": Loop({nothing: 1.0}), "dense": Loop({nothing: 1.0}, dense_us=DENSE_US), "plain": Loop(usually),
+        "loads": Loop(usually, max_loads=top_k), "ahead": Loop({hits: 0.5, ahead: 0.5}),
+    }  # fmt: skip
+    ticks: dict[str, list[Ticks]] = {name: [] for name in loops}
     with TemporaryDirectory() as folder:
-        nothing, hits, misses = loop(Mix()), loop(Mix(hits=top_k)), loop(Mix(misses=top_k))
-        one, many = loop(Mix(misses=top_k, loads=1)), loop(Mix(misses=top_k, loads=top_k))
-        ahead = loop(Mix(hits=top_k, ahead=half))
-    pool = Pool("lru", n_layers=n_layers, n_experts=n_experts, slots=1, full=True)
+        for _ in range(TURNS):
+            for name, loop in loops.items():
+                found = run_loop(
+                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=link_pad, steps=steps, random=random
+                )
+                ticks[name].append(found)
+
+    def seconds(name: str, mix: Mix, what: str) -> Value:
+        return usual(of_kind(ticks[name], mix, loops[name], what))
+
+    pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=1, full=True)
     with Executor(
         pool, store, make(), chain, top_k=top_k, headroom_bytes=0, max_tokens=MOST_TOKENS
     ) as executor, executor.backend.queue():  # fmt: skip
         found = _device_figures(executor, top_k, steps, random)
-    a_load = many.start.less(one.start).over(top_k - 1)
-    a_batch = one.start.less(misses.start, a_load)
+        waits = not executor.backend.counter
+    start = partial(seconds, "plain", what="start")
+    many = seconds("loads", all_miss, "start").less(start(all_miss))
+    once = seconds("loads", one, "start").less(start(one))
+    a_load = many.less(once).over(top_k - 1)
+    a_batch = once.less(a_load)
+    idle = [seconds("idle", nothing, what) for what in ("period", "policy", "start")]
+    demanded = [
+        of_kind(ticks[name], mix, loops[name], "policy") for name in ("plain", "loads") for mix in list(usually)[1:]
+    ]
     found |= {
-        "policy_s": Value((hits.policy.value + many.policy.value) / 2, max(hits.policy.spread, many.policy.spread)),
-        "policy_ahead_s": ahead.start.less(hits.start, a_batch, Value(half * a_load.value, 0.0)),
-        "submit_hot_s": hits.start.less(nothing.start),
-        "submit_cold_s": misses.start.less(nothing.start),
+        "policy_s": settled(np.concatenate(demanded)),
+        "policy_ahead_s": seconds("ahead", ahead, "start").less(
+            seconds("ahead", hits, "start"), a_batch, Value(half * a_load.value, 0.0)
+        ),
+        "submit_hot_s": start(hits).less(start(nothing)),
+        "submit_cold_s": start(one).less(start(hits)),
         "submit_batch_s": a_batch,
         "submit_load_s": a_load,
-        "submit_merge_s": nothing.period.less(nothing.policy, found["ids_s"], found["merge_s"], found["dense_s"]),
-    }
-    return found
+    }  # fmt: skip
+    if waits:
+        merge = idle[0].less(idle[1], found["ids_s"], found["merge_s"], found["dense_s"])
+        return found | {"submit_merge_s": merge, "submit_next_s": Value(FLOOR, 0.0)}
+    launch = settled(np.concatenate([each.merge for name in ("plain", "loads") for each in ticks[name]]))
+    merge = Value(launch.value + start(nothing).value, launch.spread)
+    busy = [seconds("dense", nothing, what) for what in ("period", "policy", "start", "merge")]
+    device = found["merge_s"], found["dense_s"], Value(DENSE_US * 1e-6, 0.0)
+    found["ids_s"] = busy[0].less(*busy[1:], *device)
+    return found | {
+        "submit_merge_s": merge,
+        "submit_next_s": idle[0].less(*idle[1:], seconds("idle", nothing, "merge"), found["ids_s"]),
+    }  # fmt: skip
 
 
 def overlap_s(
@@ -102,83 +108,21 @@ def overlap_s(
     gain_s: what such a tick, of half of top_k hits and misses, would gain by that alone. Loops with and without overlap
     take turns.
     """
-    mix = Mix(hits=top_k // 2, misses=top_k // 2)
+    mix = Mix(top_k // 2, top_k // 2)
     taken: dict[bool, list[Value]] = {True: [], False: []}
     with TemporaryDirectory() as folder:
-        policy = _pinned(Path(folder), mix.hits, store)
         for _ in range(TURNS):
             for overlap, periods in taken.items():
-                pool = Pool(
-                    policy, n_layers=store.n_layers, n_experts=store.n_experts, slots=3 * top_k, max_loads=0, full=True
+                loop = Loop({mix: 1.0}, overlap=overlap)
+                found = run_loop(
+                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=0, steps=steps, random=random
                 )
-                with Executor(
-                    pool, store, make(), chain, top_k=top_k, headroom_bytes=0, max_tokens=MOST_TOKENS, overlap=overlap
-                ) as executor, executor.backend.queue():  # fmt: skip
-                    periods.append(_loop(executor, mix, steps, random).period)
+                periods.append(usual(found.period))
     on, off = (
         Value(statistics.mean(each.value for each in periods), max(each.spread for each in periods))
         for periods in taken.values()
     )
     return Value(max(FLOOR, gain_s + on.value - off.value), math.hypot(on.spread, off.spread))
-
-
-def _pinned(folder: Path, hits: int, store: HostStore) -> str:
-    """lru with the experts from 0 on that are to hit."""
-    profile = folder / "pins.json"
-    counts = [[store.n_experts - expert for expert in range(store.n_experts)]] * store.n_layers
-    profile.write_text(json.dumps({"format": "slotwise.profile", "version": 1, "counts": counts, "traces": []}))
-    return f"lru+pin(profile={profile}, n={hits})" if hits else "lru"
-
-
-def _loop(executor: Executor, mix: Mix, steps: int, random: np.random.Generator) -> Ticks:
-    """Steps whose ticks are all alike, first as they are, then with the host's clock read within them.
-
-    The clock alone, no events of the device: what those cost would be taken for the host's own.
-    """
-    backend, k = executor.backend, executor.top_k
-    n_layers, n_experts = executor.pool.n_layers, executor.pool.n_experts
-    dtype = np.uint8 if n_experts <= 255 else np.uint16
-    fixed, others = np.arange(mix.hits), mix.hits + np.arange(n_experts - mix.hits)
-    weights = backend.upload(np.full((1, k), 1 / k, np.float32))
-    x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
-    periods: list[float] = []
-    fresh = 0
-
-    def next_ones(count: int) -> np.ndarray:
-        nonlocal fresh
-        fresh += count
-        return others[(np.arange(fresh - count, fresh)) % len(others)]
-
-    def routing() -> list[tuple[Any, Any]]:
-        found = []
-        for _ in range(n_layers):
-            ids = np.full((1, k), np.iinfo(dtype).max, dtype)
-            ids[0, : mix.hits + mix.misses] = [*fixed, *next_ones(mix.misses)]
-            predicted = next_ones(mix.ahead).astype(dtype)[None] if mix.ahead else None
-            found.append((backend.upload(ids), None if predicted is None else backend.upload(predicted)))
-        return found
-
-    for step in range(2 * (steps + WARM_STEPS)):
-        if step == steps + WARM_STEPS:
-            executor.ticks = []
-        there = routing()
-        executor.synchronize()
-        backend.drain()
-        at = []
-        for layer, (ids, predicted) in enumerate(there):
-            x = backend.norm(x, executor.forward(layer, x, ids, weights, predicted))
-            at.append(time.monotonic())
-        backend.synchronize()
-        executor.join()
-        if WARM_STEPS <= step < steps + WARM_STEPS:
-            periods.append((at[-1] - at[0]) / (n_layers - 1))
-    ticks = (executor.ticks or [])[WARM_STEPS * n_layers :]
-    ticks = [tick for tick in ticks if tick.layer < n_layers - 1]  # the last layer looks at none ahead
-    return Ticks(
-        usual([tick.policy_s for tick in ticks]),
-        usual([tick.total_s - tick.policy_s - tick.wait_s - tick.merge_s for tick in ticks]),
-        usual(periods),
-    )
 
 
 def _device_figures(executor: Executor, top_k: int, steps: int, random: np.random.Generator) -> dict[str, Value]:

@@ -50,10 +50,11 @@ def expected_tick_s(machine: Machine, options: Options, trace: Any, row_bytes: i
     chains_s = hot_s + cold_s if pricing.overlap == "off" else max(hot_s, cold_s)
     submit_s = machine["submit_cold_s"] + machine["submit_hot_s"] + 2 * machine["submit_batch_s"]
     submit_s += (misses + options.width) * machine["submit_load_s"] + pricing.policy_of(options)[2]
-    merge_s = machine["merge_s"] + trace.top_k * machine["merge_pair_s"]
+    device_s = machine["merge_s"] + trace.top_k * machine["merge_pair_s"]
+    device_s += machine["dense_s"] + pricing.dense_us * 1e-6
     return (
         machine["ids_s"] + pricing.policy_of(options)[1] + max(submit_s, chains_s, fetched_s)
-        + machine["submit_merge_s"] + merge_s + machine["dense_s"] + pricing.dense_us * 1e-6
+        + machine["submit_merge_s"] + max(machine["submit_next_s"], device_s)
     )  # fmt: skip
 
 

@@ -284,6 +284,8 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             s[link.DENSE_S] += f[link.DENSE]
             s[link.GPU_BUSY] += merge + f[link.DENSE]
             s[link.GPU] = max(s[link.HOST], done) + merge + f[link.DENSE]
+            spend(s, f[link.SUBMIT_NEXT])
+            s[link.HOST_S] += max(0.0, s[link.HOST] - s[link.GPU])
         s[link.HOST] = max(s[link.HOST], s[link.GPU])
         busy(s, link.STEP_S, f[link.STEP])
         pass_time(s, s[link.HOST])

@@ -169,6 +169,9 @@ def _question(trace: Trace, machine: Machine, grid: Sequence[Config], *more: Any
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
 
 
+HOST = "ids_s", "policy_s", "submit_hot_s", "submit_cold_s", "submit_merge_s", "submit_next_s", "merge_s"
+
+
 def _drift(one: Machine, other: Machine) -> dict[str, float]:
     """By which share a second calibration is above the first, by what it measured."""
     found = {}
@@ -182,10 +185,7 @@ def _drift(one: Machine, other: Machine) -> dict[str, float]:
         found[chain] = statistics.median(cells)
     row = next(sheet.row_bytes for sheet in one.sheets)
     link = [m["copy_demand_row_s"] + row / m["copy_demand_bytes_per_s"] for m in (one, other)]
-    host = [
-        sum(m[name] for name in ("ids_s", "policy_s", "submit_hot_s", "submit_cold_s", "submit_merge_s", "merge_s"))
-        for m in (one, other)
-    ]
+    host = [sum(m[name] for name in HOST) for m in (one, other)]
     return found | {"link": link[1] / link[0] - 1, "host": host[1] / host[0] - 1}
 
 

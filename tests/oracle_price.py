@@ -292,6 +292,8 @@ class PriceOracle:
         self.parts["merge_s"] += merge
         self.parts["dense_s"] += self.dense_s
         self.gpu = max(self.host, self.now + extra) + merge + self.dense_s
+        self.host += m["submit_next_s"]
+        self.parts["host_s"] += max(0.0, self.host - self.gpu)
 
     def wake(self, gap):
         knots = self.m.wake

@@ -1,0 +1,170 @@
+"""Layers that an executor really runs one after the other, of kinds that are drawn, with the host's clock in between.
+
+The clock alone, no events of the device: what those cost would be taken for the host's own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from slotwise.policies import Pool
+
+from .backend import Backend
+from .cold import ColdChain
+from .executor import Executor
+from .store import HostStore
+
+MOST_TOKENS = 8
+WARM_STEPS = 3
+
+
+class Mix(NamedTuple):
+    """What a tick is made of: experts that hit and miss, and predictions that are loaded."""
+
+    hits: int = 0
+    misses: int = 0
+    ahead: int = 0
+
+
+class Ticks(NamedTuple):
+    """Seconds of the host, a value a tick, and which kind each was.
+
+    policy: from the ids until it knows the plan; start: from there until the merge is to be launched, with loads and
+    predictions; merge: launching it; period: from the ids of a layer to those of the next.
+    """
+
+    kind: np.ndarray
+    policy: np.ndarray
+    start: np.ndarray
+    merge: np.ndarray
+    period: np.ndarray
+
+
+class Loop(NamedTuple):
+    """Which kinds of ticks a loop draws, and how often; loads of a tick's misses at most; dense device time a layer."""
+
+    odds: Mapping[Mix, float]
+    max_loads: int = 0
+    dense_us: float = 0.0
+    overlap: bool = True
+
+
+def run_loop(
+    loop: Loop, make: Callable[[], Backend], store: HostStore, chain: ColdChain, folder: Path, *, top_k: int,
+    link_pad: int, steps: int, random: np.random.Generator,
+) -> Ticks:  # fmt: skip
+    """So many steps, each of all layers of the store, after some that warm up."""
+    pins, ahead = max(mix.hits for mix in loop.odds), max(mix.ahead for mix in loop.odds)
+    pool = Pool(
+        _pinned(folder, pins, store), n_layers=store.n_layers, n_experts=store.n_experts,
+        slots=min(store.n_experts, 3 * top_k), max_loads=max(loop.max_loads, ahead), width=ahead, full=True,
+    )  # fmt: skip
+    with Executor(
+        pool, store, make(), chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad, max_tokens=MOST_TOKENS,
+        overlap=loop.overlap,
+    ) as executor, executor.backend.queue():  # fmt: skip
+        return _run(executor, loop, steps, random)
+
+
+def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator) -> Ticks:
+    backend, k, n_layers = executor.backend, executor.top_k, executor.pool.n_layers
+    clock, kinds = _Clock(executor), list(loop.odds)
+    routing = _Routing(executor, pins=max(mix.hits for mix in kinds))
+    weights = backend.upload(np.full((1, k), 1 / k, np.float32))
+    x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
+    drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), random)
+    for step in drawn.tolist():
+        ticks = [routing.of(kinds[kind]) for kind in step]
+        executor.synchronize()
+        backend.drain()
+        for layer, (ids, predicted) in enumerate(ticks):
+            x = backend.norm(x, executor.forward(layer, x, ids, weights, predicted))
+            if loop.dense_us:
+                backend.spin(loop.dense_us)
+        backend.synchronize()
+        executor.join()
+    times = clock.there, clock.known, clock.ready, clock.merged
+    there, known, ready, merged = (np.array(each).reshape(drawn.shape)[WARM_STEPS:] for each in times)
+    spans = drawn[WARM_STEPS:], known - there, ready - known, merged - ready
+    # without the last layer, which looks at none ahead and is followed by none
+    return Ticks(*(each[:, :-1].ravel() for each in spans), np.diff(there, axis=1).ravel())
+
+
+def _drawn(odds: Sequence[float], shape: tuple[int, int], random: np.random.Generator) -> np.ndarray:
+    """Kinds as often as the odds have them; each at least once among the ticks that count."""
+    shares = np.array(odds) / sum(odds)
+    found = random.choice(len(shares), shape, p=shares)
+    counted = found[WARM_STEPS:, :-1]
+    balanced = np.repeat(np.arange(len(shares)), np.maximum(1, shares * counted.size).astype(int))
+    at = np.unravel_index(random.permutation(counted.size)[: len(balanced)], counted.shape)
+    counted[at] = balanced
+    return found
+
+
+class _Clock:
+    """When an executor's ticks have their ids, know what to do, are about to merge, and have."""
+
+    def __init__(self, executor: Executor):
+        self.there: list[float] = []
+        self.known: list[float] = []
+        self.ready: list[float] = []
+        self.merged: list[float] = []
+        _tell(executor.backend, "host", after=self.there)
+        _tell(executor.dispatcher, "start", before=self.known)
+        _tell(executor.backend, "merge", before=self.ready, after=self.merged)
+
+
+def _tell(what: Any, name: str, *, before: list[float] | None = None, after: list[float] | None = None) -> None:
+    """From now on calls of this method say when."""
+    call, clock = getattr(what, name), time.monotonic
+
+    def told(*given: Any) -> Any:
+        if before is not None:
+            before.append(clock())
+        found = call(*given)
+        if after is not None:
+            after.append(clock())
+        return found
+
+    setattr(what, name, told)
+
+
+class _Routing:
+    """Ids and predictions of a tick on the device: experts that are pinned, and others that no slot holds."""
+
+    def __init__(self, executor: Executor, pins: int):
+        self._upload, self._k = executor.backend.upload, executor.top_k
+        n_experts = executor.pool.n_experts
+        self._dtype = np.uint8 if n_experts <= 255 else np.uint16
+        self._pinned, self._others, self._at = np.arange(pins), np.arange(pins, n_experts), 0
+
+    def of(self, mix: Mix) -> tuple[Any, Any]:
+        ids = np.full((1, self._k), np.iinfo(self._dtype).max, self._dtype)
+        ids[0, : mix.hits + mix.misses] = [*self._pinned[: mix.hits], *self._next(mix.misses)]
+        predicted = self._upload(self._next(mix.ahead).astype(self._dtype)[None]) if mix.ahead else None
+        return self._upload(ids), predicted
+
+    def _next(self, count: int) -> np.ndarray:
+        """Those that were demanded longest ago."""
+        self._at += count
+        return self._others.take(range(self._at - count, self._at), mode="wrap")
+
+
+def _pinned(folder: Path, pins: int, store: HostStore) -> str:
+    """lru with the experts from 0 on that are to hit."""
+    profile = folder / "pins.json"
+    counts = [[store.n_experts - expert for expert in range(store.n_experts)]] * store.n_layers
+    profile.write_text(json.dumps({"format": "slotwise.profile", "version": 1, "counts": counts, "traces": []}))
+    return f"lru+pin(profile={profile}, n={pins})" if pins else "lru"
+
+
+def of_kind(ticks: Sequence[Ticks], mix: Mix, loop: Loop, what: str) -> np.ndarray:
+    """Seconds of all ticks of a kind."""
+    number = list(loop.odds).index(mix)
+    return np.concatenate([getattr(each, what)[each.kind == number] for each in ticks])

@@ -99,8 +99,14 @@ def calibrate(
             said(3, "chains and link beside each other")
             contention, overlap = beside(executor, random, seconds=effort.beside_s)
         said(4, "what the host does")
-        host = host_figures(make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random)
-        gain_s = _gain_s(grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values()))
+        crossed_s = _chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1)
+        host = host_figures(
+            make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps,
+            hot_s=_chain_s(grids, "hot", top_k), cold_s=crossed_s, random=random,
+        )  # fmt: skip
+        gain_s = host["settle_s"].value + _gain_s(
+            grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values())
+        )
         overlap["overlap_s"] = overlap_s(
             make, store, chain, top_k=top_k, steps=effort.steps, gain_s=gain_s, random=random
         ).checked()  # fmt: skip
@@ -113,15 +119,17 @@ def calibrate(
     return Measured({name: value.checked() for name, value in every.items()}, grids, late, contention, calls, overlap)
 
 
+def _chain_s(grids: list[dict[str, Any]], chain: str, rows: int) -> float:
+    """What a chain takes for so many rows of one token each."""
+    (grid,) = (grid for grid in grids if grid["tokens"] == 1 and grid["chain"] == chain)
+    return float(np.interp(rows, grid["rows"], [line[0] for line in grid["seconds"]]))
+
+
 def _gain_s(
     grids: list[dict[str, Any]], rows: int, submit_hot_s: float, hot_with_cold: float, cold_with_hot: float
 ) -> float:
     """What both chains at once gain on so many rows of one token each, at the shares of speed that they keep."""
-    hot_s, cold_s = (
-        float(np.interp(rows, grid["rows"], [line[0] for line in grid["seconds"]]))
-        for grid in grids
-        if grid["tokens"] == 1
-    )
+    hot_s, cold_s = (_chain_s(grids, chain, rows) for chain in ("hot", "cold"))
     left_s = max(0.0, cold_s - submit_hot_s)
     first_s = min(hot_s / hot_with_cold, left_s / cold_with_hot)
     return hot_s + cold_s - first_s - max(hot_s - first_s * hot_with_cold, left_s - first_s * cold_with_hot)

@@ -68,7 +68,12 @@ class Bench:
         )
 
     def cold(self, tokens: int, rows: int, pairs: int) -> float:
-        """Seconds of one job of the cold chain."""
+        """Seconds of one job of the cold chain, right after another: its threads are awake."""
+        self.chain.wait(self.submit(1, 1, 1))
+        return self.cold_after_a_gap(tokens, rows, pairs)
+
+    def cold_after_a_gap(self, tokens: int, rows: int, pairs: int) -> float:
+        """The same, whatever was before."""
         job = self.submit(tokens, rows, pairs)
         submitted = time.monotonic()
         self.chain.wait(job)
@@ -140,12 +145,12 @@ def wake(executor: Executor, random: np.random.Generator, *, times: int) -> list
     bench, taken = Bench(executor, random), {gap: [] for gap in (0.0, *GAPS)}
     for _ in range(times):
         for gap, seconds in taken.items():
-            bench.cold(1, 1, 1)
+            bench.chain.wait(bench.submit(1, 1, 1))
             until = time.monotonic() + gap
             while (left := until - time.monotonic()) > 0:
                 if left > 1e-3:
                     time.sleep(left - 5e-4)
-            seconds.append(bench.cold(1, 1, 1))
+            seconds.append(bench.cold_after_a_gap(1, 1, 1))
     awake = settled(taken.pop(0.0))
     late = {gap: settled(seconds) for gap, seconds in taken.items()}
     return [

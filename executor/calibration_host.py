@@ -36,17 +36,20 @@ TURNS = 2  # of loops that are held against each other
 
 def host_figures(
     make: Callable[[], Backend], store: HostStore, chain: ColdChain, *, top_k: int, link_pad: int, steps: int,
-    random: np.random.Generator,
+    hot_s: float, cold_s: float, random: np.random.Generator,
 ) -> dict[str, Value]:  # fmt: skip
-    """All figures that are not the chains' or the link's."""
+    """All figures that are not the chains' or the link's.
+
+    hot_s: of top_k rows of one token. cold_s: by how much longer one row of one token takes beside the link.
+    """
     half = top_k // 2
-    nothing, hits, one, all_miss = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
-    few = Mix(top_k - 2, 2)
+    nothing, hits, one, every = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
     ahead = hits._replace(ahead=half)
-    usually = {nothing: 0.12, hits: 0.45, one: 0.25, few: 0.12, all_miss: 0.06}  # about as decoding goes
+    usually = {nothing: 0.12, hits: 0.45, one: 0.25, Mix(top_k - 2, 2): 0.12, every: 0.06}  # about as decoding goes
     loops = {
         "idle": Loop({nothing: 1.0}), "dense": Loop({nothing: 1.0}, dense_us=DENSE_US), "plain": Loop(usually),
-        "loads": Loop(usually, max_loads=top_k), "ahead": Loop({hits: 0.5, ahead: 0.5}),
+        "crossed": Loop(usually, first_ahead=top_k), "loads": Loop(usually, max_loads=top_k),
+        "ahead": Loop({hits: 0.5, ahead: 0.5}), "apart": Loop({hits: 1.0}, overlap=False),
     }  # fmt: skip
     ticks: dict[str, list[Ticks]] = {name: [] for name in loops}
     with TemporaryDirectory() as folder:
@@ -57,8 +60,11 @@ def host_figures(
                 )
                 ticks[name].append(found)
 
-    def seconds(name: str, mix: Mix, what: str) -> Value:
+    def took(what: str, name: str, mix: Mix) -> Value:
         return usual(of_kind(ticks[name], mix, loops[name], what))
+
+    def more(what: str, name: str, other: str, mix: Mix) -> Value:
+        return took(what, name, mix).less(took(what, other, mix))
 
     pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=1, full=True)
     with Executor(
@@ -66,37 +72,39 @@ def host_figures(
     ) as executor, executor.backend.queue():  # fmt: skip
         found = _device_figures(executor, top_k, steps, random)
         waits = not executor.backend.counter
-    start = partial(seconds, "plain", what="start")
-    many = seconds("loads", all_miss, "start").less(start(all_miss))
-    once = seconds("loads", one, "start").less(start(one))
-    a_load = many.less(once).over(top_k - 1)
+    once = more("start", "loads", "crossed", one)
+    a_load = more("start", "loads", "crossed", every).less(once).over(top_k - 1)
     a_batch = once.less(a_load)
-    idle = [seconds("idle", nothing, what) for what in ("period", "policy", "start")]
-    demanded = [
-        of_kind(ticks[name], mix, loops[name], "policy") for name in ("plain", "loads") for mix in list(usually)[1:]
-    ]
+    link_host = more("policy", "crossed", "plain", nothing).plus(more("start", "crossed", "plain", nothing))
+    link_ids = more("period", "crossed", "plain", nothing).less(link_host)
+    start = partial(took, "start", "plain")
+    demanded = [of_kind(ticks["plain"], mix, loops["plain"], "policy") for mix in usually if mix != nothing]
     found |= {
         "policy_s": settled(np.concatenate(demanded)),
-        "policy_ahead_s": seconds("ahead", ahead, "start").less(
-            seconds("ahead", hits, "start"), a_batch, Value(half * a_load.value, 0.0)
+        "policy_ahead_s": took("start", "ahead", ahead).less(
+            took("start", "ahead", hits), a_batch, Value(half * a_load.value, 0.0)
         ),
         "submit_hot_s": start(hits).less(start(nothing)),
         "submit_cold_s": start(one).less(start(hits)),
         "submit_batch_s": a_batch,
         "submit_load_s": a_load,
+        "settle_s": more("start", "apart", "plain", hits).less(Value(hot_s, 0.0)),
+        "link_host_s": link_host,
+        "link_ids_s": link_ids,
+        "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(cold_s, 0.0)),
     }  # fmt: skip
+    period = took("period", "idle", nothing)
     if waits:
-        merge = idle[0].less(idle[1], found["ids_s"], found["merge_s"], found["dense_s"])
-        return found | {"submit_merge_s": merge, "submit_next_s": Value(FLOOR, 0.0)}
-    launch = settled(np.concatenate([each.merge for name in ("plain", "loads") for each in ticks[name]]))
-    merge = Value(launch.value + start(nothing).value, launch.spread)
-    busy = [seconds("dense", nothing, what) for what in ("period", "policy", "start", "merge")]
+        other = took("policy", "idle", nothing), found["ids_s"], found["merge_s"], found["dense_s"]
+        return found | {"submit_merge_s": period.less(*other), "submit_next_s": Value(FLOOR, 0.0)}
+    dense = [took(what, "dense", nothing) for what in ("policy", "start", "merge")]
     device = found["merge_s"], found["dense_s"], Value(DENSE_US * 1e-6, 0.0)
-    found["ids_s"] = busy[0].less(*busy[1:], *device)
+    found["ids_s"] = ids = took("period", "dense", nothing).less(*dense, *device)
+    launch = settled(np.concatenate([each.merge for name in ("plain", "loads") for each in ticks[name]]))
     return found | {
-        "submit_merge_s": merge,
-        "submit_next_s": idle[0].less(*idle[1:], seconds("idle", nothing, "merge"), found["ids_s"]),
-    }  # fmt: skip
+        "submit_merge_s": launch.plus(start(nothing)),
+        "submit_next_s": period.less(*(took(what, "idle", nothing) for what in ("policy", "start", "merge")), ids),
+    }
 
 
 def overlap_s(

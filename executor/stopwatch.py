@@ -26,6 +26,10 @@ class Value(NamedTuple):
         left = self.value - sum(other.value for other in others)
         return Value(max(FLOOR, left), math.hypot(self.spread, *(other.spread for other in others)))
 
+    def plus(self, other: Value) -> Value:
+        """Both."""
+        return Value(self.value + other.value, math.hypot(self.spread, other.spread))
+
     def over(self, count: float) -> Value:
         """A share of it."""
         return Value(self.value / count, self.spread / count)

@@ -16,16 +16,16 @@ import numpy as np
 from numba import njit
 
 (
-    IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, SUBMIT_NEXT, MERGE,
-    MERGE_PAIR, DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK, LINK_WITH_COLD, HOT_WITH_LINK, SHARE,
-    MAX_QUEUED, OVERLAP, LATE_COLD, BATCH_GATE, CHUNK, SCRATCH, STAGING, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST,
-    N_FIGURES,
-) = range(30)  # fmt: skip
+    IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, SUBMIT_NEXT, SETTLE,
+    LINK_HOST, LINK_IDS, LINK_COLD, MERGE, MERGE_PAIR, DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK,
+    LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP, LATE_COLD, BATCH_GATE, CHUNK, SCRATCH, STAGING,
+    HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
+) = range(34)  # fmt: skip
 FIGURES = (  # what they hold: figures and shares of a machine file, then how the run was asked to be priced
     "ids_s policy_s policy_ahead_s submit_cold_s submit_hot_s submit_batch_s submit_load_s submit_merge_s "
-    "submit_next_s merge_s merge_pair_s dense_s step_s copy_demand_batch_s copy_ahead_batch_s cold_with_link "
-    "link_with_cold hot_with_link share max_queued overlap late_cold batch_gate chunk scratch staging "
-    "hot_with_cold cold_with_hot overlap_s"
+    "submit_next_s settle_s link_host_s link_ids_s link_cold_s merge_s merge_pair_s dense_s step_s "
+    "copy_demand_batch_s copy_ahead_batch_s cold_with_link link_with_cold hot_with_link share max_queued overlap "
+    "late_cold batch_gate chunk scratch staging hot_with_cold cold_with_hot overlap_s"
 ).split()
 # Clocks; then seconds by cause, which add up to the run; then what each resource worked, and what came late.
 (

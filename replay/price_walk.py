@@ -64,9 +64,13 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             before[at] = s[at]
         demands = misses = moved = 0
         for layer in range(n_layers):
-            s[link.HOST] = max(s[link.HOST], s[link.GPU]) + f[link.IDS]
-            s[link.IDS_S] += f[link.IDS]
-            busy(s, link.POLICY_S, f[link.POLICY])
+            s[link.HOST] = max(s[link.HOST], s[link.GPU])
+            pass_time(s, s[link.HOST])
+            crossed = s[link.QUEUED] > s[link.DONE]
+            ids_s = f[link.IDS] + (f[link.LINK_IDS] if crossed else 0.0)
+            s[link.HOST] += ids_s
+            s[link.IDS_S] += ids_s
+            busy(s, link.POLICY_S, f[link.POLICY] + (f[link.LINK_HOST] if crossed else 0.0))
             pass_time(s, s[link.HOST])
             position, n_events, n_hot = s[link.QUEUED], 0, 0
             if limited and q[HEAD] < q[TAIL]:
@@ -190,6 +194,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     work_apart(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
                     n_hot = n_events = 0
                     s[link.HOST] = max(s[link.HOST], s[link.LINK])
+                spend(s, f[link.SETTLE])
                 if rows[link.COLD]:
                     spend(s, f[link.SUBMIT_COLD])
                     cold_at = s[link.HOST] + wake_s(wake, s[link.HOST] - s[link.COLD_END])
@@ -280,6 +285,8 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             s[link.JITTER_S] += extra
             s[link.HOST_S] += max(0.0, s[link.HOST] - done)
             merge = f[link.MERGE] + n_pairs * f[link.MERGE_PAIR]
+            if rows[link.COLD] and s[link.QUEUED] > s[link.DONE]:
+                merge += f[link.LINK_COLD]
             s[link.MERGE_S] += merge
             s[link.DENSE_S] += f[link.DENSE]
             s[link.GPU_BUSY] += merge + f[link.DENSE]

@@ -172,9 +172,15 @@ class PriceOracle:
     def tick(self, layer, ids, offers):
         m, tokens = self.m, len(ids)
         small = tokens <= self.o.batch_gate
-        self.host = max(self.host, self.gpu) + m["ids_s"] + self.policy_s
-        self.parts["ids_s"] += m["ids_s"]
-        self.parts["policy_s"] += self.policy_s
+        self.host = max(self.host, self.gpu)
+        self.idle(self.host)
+        crossed = any(batch.left > 0 for batch in self.link)
+        ids_s, policy_s = m["ids_s"], self.policy_s
+        if crossed:
+            ids_s, policy_s = ids_s + m["link_ids_s"], policy_s + m["link_host_s"]
+        self.host += ids_s + policy_s
+        self.parts["ids_s"] += ids_s
+        self.parts["policy_s"] += policy_s
         self.idle(self.host)
         events, hot = [], []
         self.pump(events)
@@ -239,7 +245,7 @@ class PriceOracle:
         if not overlap:
             waited = self.advance(None, hot, events, hits=hits)
             hot, events = [], []
-            self.host = max(self.host, self.now)
+            self.host = max(self.host, self.now) + m["settle_s"]
             if jobs["cold"]:
                 self.host += m["submit_cold_s"]
                 alone = Job(self.host + self.wake(self.host - self.cold_end), cold_s)
@@ -287,6 +293,8 @@ class PriceOracle:
             self.worst = max(self.worst, waited)
         self.host += m["submit_merge_s"]
         merge = m["merge_s"] + len(chosen) * m["merge_pair_s"]
+        if jobs["cold"] and any(batch.left > 0 for batch in self.link):
+            merge += m["link_cold_s"]
         self.parts["jitter_s"] += extra
         self.parts["host_s"] += max(0.0, self.host - self.now - extra)
         self.parts["merge_s"] += merge

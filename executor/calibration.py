@@ -15,6 +15,7 @@ from .calibration_chains import beside, sheets, wake
 from .calibration_host import host_figures, overlap_s
 from .calibration_link import link_figures
 from .calibration_policies import POLICIES, policy_figures
+from .ceilings import l3_bytes
 from .cold import ColdChain, RowLayout
 from .errors import BadExecutor
 from .executor import Executor
@@ -26,13 +27,13 @@ MOST_LAYERS = 512  # whose rows are kept: of very small ones more would take lon
 TOKENS = (1, 2, 4, 8)  # of a step, to the usual batch gate
 PAIRS = (1, 2, 4)  # tokens that a row serves
 MANY_TOKENS = (32, 256)  # of the steps of a prompt
-POOL_BYTES = 512 << 20  # rows that chains read in turn: 8 times the L2 of an H200, and 4 times most L3
+POOL_BYTES = 512 << 20  # rows that a chain reads in turn, at least: 8 times the L2 of an H200
 
 
 class Effort(NamedTuple):
-    """How much is measured: bytes of rows, steps of each kind of tick, and seconds for each part of the chains."""
+    """How much is measured: bytes of rows (None: 8 times L3), steps of each kind of tick, seconds for parts of it."""
 
-    pool_bytes: int = POOL_BYTES
+    pool_bytes: int | None = None
     steps: int = 60
     sheets_s: float = 40.0
     beside_s: float = 1.0
@@ -80,12 +81,13 @@ def calibrate(
     said = (lambda done, what: progress(done, len(parts), what)) if progress else lambda done, what: None
     random = np.random.default_rng(seed)
     with closing(make()) as kept:
-        stored = min(MOST_LAYERS, max(1, -(-effort.pool_bytes // (n_experts * layout.row_bytes))))
+        pool_bytes = effort.pool_bytes or max(POOL_BYTES, 8 * l3_bytes())
+        stored = min(MOST_LAYERS, max(1, -(-pool_bytes // (n_experts * layout.row_bytes))))
         layouts = [layout] * max(LAYERS, stored)
         store = HostStore(layouts, n_experts, kept, alias_layers=stored).fill(seed, chain)
         said(0, "hot and cold chain")
         with (
-            _bench(make(), store, chain, stored, top_k=top_k, link_pad=link_pad) as executor,
+            _bench(make(), store, chain, min(pool_bytes, POOL_BYTES), top_k=top_k, link_pad=link_pad) as executor,
             executor.backend.queue(),
         ):
             _fill(executor)
@@ -135,12 +137,15 @@ def _gain_s(
     return hot_s + cold_s - first_s - max(hot_s - first_s * hot_with_cold, left_s - first_s * cold_with_hot)
 
 
-def _bench(backend: Backend, store: HostStore, chain: ColdChain, stored: int, *, top_k: int, link_pad: int) -> Executor:
-    """An executor whose slots hold as many rows as the store does, timed; what chains and link are measured on.
+def _bench(
+    backend: Backend, store: HostStore, chain: ColdChain, pool_bytes: int, *, top_k: int, link_pad: int
+) -> Executor:
+    """An executor whose slots hold so many bytes of rows, timed; what chains and link are measured on.
 
     Its pool decides nothing: copies and chains are called directly.
     """
-    slots = min(store.n_experts, max(2 * top_k, -(-stored * store.n_experts // store.n_layers)))
+    a_slot_each = store.n_layers * store.row_bytes[0]
+    slots = min(store.n_experts, max(2 * top_k, -(-pool_bytes // a_slot_each)))
     pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=slots, full=True)
     return Executor(
         pool, store, backend, chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad,

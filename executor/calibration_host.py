@@ -48,7 +48,7 @@ def host_figures(
     usually = {nothing: 0.12, hits: 0.45, one: 0.25, Mix(top_k - 2, 2): 0.12, every: 0.06}  # about as decoding goes
     loops = {
         "idle": Loop({nothing: 1.0}), "dense": Loop({nothing: 1.0}, dense_us=DENSE_US), "plain": Loop(usually),
-        "crossed": Loop(usually, first_ahead=top_k), "loads": Loop(usually, max_loads=top_k),
+        "crossed": Loop(usually, crossed=2 * top_k), "loads": Loop(usually, max_loads=top_k),
         "ahead": Loop({hits: 0.5, ahead: 0.5}), "apart": Loop({hits: 1.0}, overlap=False),
     }  # fmt: skip
     ticks: dict[str, list[Ticks]] = {name: [] for name in loops}

@@ -18,6 +18,7 @@ from slotwise.policies import Pool
 from .backend import Backend
 from .cold import ColdChain
 from .executor import Executor
+from .sort import Load
 from .store import HostStore
 
 MOST_TOKENS = 8
@@ -49,12 +50,12 @@ class Ticks(NamedTuple):
 class Loop(NamedTuple):
     """Which kinds of ticks a loop draws, and how often; loads of a tick's misses at most; dense device time a layer.
 
-    first_ahead: so many predictions are loaded at the first layer of a step, and are under way at the others.
+    crossed: rows that are loaded after the first layer of a step, and are under way at the others.
     """
 
     odds: Mapping[Mix, float]
     max_loads: int = 0
-    first_ahead: int = 0
+    crossed: int = 0
     dense_us: float = 0.0
     overlap: bool = True
 
@@ -64,7 +65,7 @@ def run_loop(
     link_pad: int, steps: int, random: np.random.Generator,
 ) -> Ticks:  # fmt: skip
     """So many steps, each of all layers of the store, after some that warm up."""
-    pins, ahead = max(mix.hits for mix in loop.odds), max(loop.first_ahead, *(mix.ahead for mix in loop.odds))
+    pins, ahead = max(mix.hits for mix in loop.odds), max(mix.ahead for mix in loop.odds)
     pool = Pool(
         _pinned(folder, pins, store), n_layers=store.n_layers, n_experts=store.n_experts,
         slots=min(store.n_experts, 3 * top_k), max_loads=max(loop.max_loads, ahead), width=ahead, full=True,
@@ -82,25 +83,33 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
     routing = _Routing(executor, pins=max(mix.hits for mix in kinds))
     weights = backend.upload(np.full((1, k), 1 / k, np.float32))
     x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
-    drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), int(loop.first_ahead > 0), random)
+    drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), int(loop.crossed > 0), random)
     for step in drawn.tolist():
         ticks = [routing.of(kinds[kind]) for kind in step]
-        if loop.first_ahead:
-            ticks[0] = routing.of(Mix(ahead=loop.first_ahead))
         executor.synchronize()
         backend.drain()
         for layer, (ids, predicted) in enumerate(ticks):
             x = backend.norm(x, executor.forward(layer, x, ids, weights, predicted))
             if loop.dense_us:
                 backend.spin(loop.dense_us)
+            if layer == 0 and loop.crossed:
+                executor.transfers.fill(_others(executor, loop.crossed))
         backend.synchronize()
         executor.join()
     times = clock.there, clock.known, clock.ready, clock.merged
     there, known, ready, merged = (np.array(each).reshape(drawn.shape)[WARM_STEPS:] for each in times)
-    first = int(loop.first_ahead > 0)
+    first = int(loop.crossed > 0)
     spans = drawn[WARM_STEPS:], known - there, ready - known, merged - ready, np.roll(there, -1, axis=1) - there
     # without the last layer, which looks at none ahead and is followed by none
     return Ticks(*(each[:, first:-1].ravel() for each in spans))
+
+
+def _others(executor: Executor, count: int) -> list[Load]:
+    """Loads into slots of the first layer that no hit reads, whatever the pool has there."""
+    pool, store = executor.pool, executor.store
+    pinned = pool.slots_of(0).values()
+    free = [slot for slot in range(pool.physical_slots[0]) if slot not in pinned]
+    return [Load(i % store.n_layers, i % store.n_experts, 0, slot) for i, slot in enumerate(free[:count])]
 
 
 def _drawn(odds: Sequence[float], shape: tuple[int, int], first: int, random: np.random.Generator) -> np.ndarray:

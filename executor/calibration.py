@@ -13,7 +13,7 @@ from slotwise.policies import Pool
 from .backend import Backend
 from .calibration_chains import beside, sheets, wake
 from .calibration_host import host_figures, overlap_s
-from .calibration_link import link_figures
+from .calibration_link import computed_figures, link_figures
 from .calibration_policies import POLICIES, policy_figures
 from .ceilings import l3_bytes
 from .cold import ColdChain, RowLayout
@@ -100,8 +100,14 @@ def calibrate(
             late = wake(executor, random, times=effort.waits)
             said(3, "chains and link beside each other")
             contention, overlap = beside(executor, random, seconds=effort.beside_s)
+            figures["copy_computed_bytes_per_s"], share = computed_figures(
+                executor, random, rounds=effort.steps, link=figures,
+                link_with_cold=contention[0]["link_with_cold"]["value"],
+            )  # fmt: skip
+            others = contention[0]["cold_with_link"]["value"]
+            contention[0]["cold_with_link"] = share._asdict()
         said(4, "what the host does")
-        crossed_s = _chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1)
+        crossed_s = _chain_s(grids, "cold", 1) * (1 / others - 1)
         host = host_figures(
             make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps,
             hot_s=_chain_s(grids, "hot", top_k), cold_s=crossed_s, random=random,

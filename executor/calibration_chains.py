@@ -62,7 +62,10 @@ class Bench:
 
     def submit(self, tokens: int, rows: int, pairs: int) -> int:
         """Starts one job of the cold chain."""
-        work = self.rows("cold", tokens, rows, pairs)
+        return self.start(tokens, self.rows("cold", tokens, rows, pairs))
+
+    def start(self, tokens: int, work: Rows) -> int:
+        """The same on given rows."""
         return self.chain.submit(
             self.layer, work.rows, work.offsets, work.tokens, self._on_host[:tokens], self._out, work.places
         )
@@ -91,7 +94,7 @@ def sheets(
     """
     bench = Bench(executor, random)
     n_experts, top_k = executor.store.n_experts, executor.top_k
-    axes = {n: (_doubling(min(n * top_k, n_experts)), [p for p in pairs if p <= n]) for n in tokens}
+    axes = {n: (_knots(min(n * top_k, n_experts)), [p for p in pairs if p <= n]) for n in tokens}
     for n in many:
         each = max(1, n * top_k // n_experts)
         axes[n] = [n_experts // 4, n_experts], sorted({max(1, each // 8), each})
@@ -236,6 +239,7 @@ def _batches(bench: Bench, rows: int) -> Iterator[list[Copy]]:
         yield [Copy(*pair, bench.layout.row_bytes) for pair in zip(sources, targets, strict=True)]
 
 
-def _doubling(most: int) -> list[int]:
-    """1, 2, 4, ... and the most."""
-    return sorted({*(1 << i for i in range(most.bit_length()) if 1 << i <= most), most})
+def _knots(most: int) -> list[int]:
+    """Every number to 8, ever fewer of those beyond, and the most."""
+    return sorted({*(i << j for j in range(most.bit_length()) for i in (*range(1, 5), 6) if i << j <= most),
+                   *range(1, min(most, 8) + 1), most})  # fmt: skip

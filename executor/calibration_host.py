@@ -31,7 +31,8 @@ from .store import HostStore
 SPIN_US = 400.0  # longer than the host takes to queue the calls behind it
 DENSE_US = 100.0  # of a layer: longer than the host takes from a merge to asking for the next ids
 CALLS = 16
-TURNS = 2  # of loops that are held against each other
+TURNS = 6  # of loops that are held against each other
+LEAST_STEPS = 4  # of a turn: ticks of every kind
 
 
 def host_figures(
@@ -56,8 +57,9 @@ def host_figures(
         for _ in range(TURNS):
             for name, loop in loops.items():
                 found = run_loop(
-                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=link_pad, steps=steps, random=random
-                )
+                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=link_pad,
+                    steps=max(LEAST_STEPS, 2 * steps // TURNS), random=random,
+                )  # fmt: skip
                 ticks[name].append(found)
 
     def took(what: str, name: str, mix: Mix) -> Value:
@@ -123,8 +125,9 @@ def overlap_s(
             for overlap, periods in taken.items():
                 loop = Loop({mix: 1.0}, overlap=overlap)
                 found = run_loop(
-                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=0, steps=steps, random=random
-                )
+                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=0,
+                    steps=max(LEAST_STEPS, 2 * steps // TURNS), random=random,
+                )  # fmt: skip
                 periods.append(usual(found.period))
     on, off = (
         Value(statistics.mean(each.value for each in periods), max(each.spread for each in periods))

@@ -50,6 +50,7 @@ FIGURES: Mapping[str, Range] = {
     "copy_demand_batch_s": _seconds("the link before the first byte of a batch of demand loads"),
     "copy_demand_row_s": _seconds("the same for each row of the batch"),
     "copy_demand_bytes_per_s": _rate("the link within a batch of demand loads"),
+    "copy_computed_bytes_per_s": _rate("the same where the cold chain computes the rows at the same time"),
     "copy_ahead_batch_s": _seconds("the link before the first byte of a batch of speculative loads"),
     "copy_ahead_row_s": _seconds("the same for each row of the batch"),
     "copy_ahead_bytes_per_s": _rate("the link within a batch of speculative loads"),

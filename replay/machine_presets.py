@@ -100,7 +100,8 @@ def estimate_machine(
             raise BadOption(f"{rate} is not known; give {option} 12GB/s, or a preset that has it ({_with(rate)})")
     values = dict(FIXED)
     for figure, rate, factor in (
-        ("copy_demand_bytes_per_s", "link", 1), ("copy_ahead_bytes_per_s", "link", 1),
+        ("copy_demand_bytes_per_s", "link", 1), ("copy_computed_bytes_per_s", "link", 1),
+        ("copy_ahead_bytes_per_s", "link", 1),
         ("device_read_bytes_per_s", "device_read", 1), ("host_read_bytes_per_s", "host_read", 1),
         ("device_compute_bytes_per_s", "device_read", COMPUTE), ("host_compute_bytes_per_s", "host_read", COMPUTE),
     ):  # fmt: skip

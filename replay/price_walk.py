@@ -34,7 +34,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
     phases [steps]; totals [2 phases, N_STATE] receives what each step added to `state`;
     jobs, chain_ends, handed: scratch of the caller, who keeps it alive: a pointer to an array of our own would not.
     gates [kinds, tokens + 1, hot rows + 1, cold rows + 1]: where chains overlap, if a table says it (`gate.gates_of`);
-    kinds [layers]: whose sheets price a layer; row_s [layers, 2]: link seconds of a row, demand and speculative;
+    kinds [layers]: whose sheets price a layer; row_s [layers, 3]: link seconds of a row by `PricedRun`'s kinds;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
     n_layers, n_experts = land.shape
@@ -87,7 +87,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                 n_fetched = int(np.round(f[link.SHARE] * n_missed))
             backlog = position > s[link.DONE] or (limited and q[HEAD] < q[TAIL])
             hits_gate = placed_gate = 0.0
-            n_loads = n_hurried = missed = late = 0
+            n_loads = n_hurried = n_computed = missed = late = 0
             waits_for_demand = False
             counted = plain and n == 1
             if counted:  # by far the usual tick: no branch hangs on what became of a demand
@@ -106,6 +106,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     late += waits
                     hits_gate = max(hits_gate, lands if waits else 0.0)
                 n_cold = missed
+                n_computed = n_loads
             for row in range(lo, lo if counted else hi):
                 for r in range(top_k):
                     expert = experts[layer, row, r]
@@ -141,6 +142,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                         if what == LOADED:
                             loads[n_loads] = expert
                             n_loads += 1
+                            n_computed += job == link.COLD
                             waits_for_demand |= job == link.PLACED
                     n_hits += job == link.HITS
                     n_placed += job == link.PLACED
@@ -202,9 +204,8 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     s[link.COLD_END] = s[link.HOST] = s[link.LINK]
             # --- copies ---
             if n_loads:
-                n_events, position = enqueue(
-                    s, f, events, n_events, f[link.DEMAND_BATCH], n_loads, n_loads * row_s[layer, 0], position
-                )
+                rows_s = (n_loads - n_computed) * row_s[layer, 0] + n_computed * row_s[layer, 2]
+                n_events, position = enqueue(s, f, events, n_events, f[link.DEMAND_BATCH], n_loads, rows_s, position)
                 for at in range(n_loads):
                     if limited and land[layer, loads[at]] == link.WAITS:
                         forget(q, waiting, layer * n_experts + loads[at])

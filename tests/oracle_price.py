@@ -72,12 +72,14 @@ class PriceOracle:
     def landed(self, key):
         return key not in self.copies or (self.copies[key] is not None and self.copies[key].left <= 0)
 
-    def hand_over(self, events, keys, layer, kind, outside=0):
+    def hand_over(self, events, keys, layer, kind, outside=0, computed=0):
         """The host starts one batch."""
         rows = len(keys) + outside
         self.host += self.m["submit_batch_s"] + rows * self.m["submit_load_s"]
-        row_s = self.m[f"copy_{kind}_row_s"] + self.rows[layer] / self.m[f"copy_{kind}_bytes_per_s"]
-        batch = Batch(self.m[f"copy_{kind}_batch_s"] + rows * row_s, rows * self.rows[layer])
+        seconds = self.m[f"copy_{kind}_batch_s"] + rows * self.m[f"copy_{kind}_row_s"]
+        seconds += (rows - computed) * self.rows[layer] / self.m[f"copy_{kind}_bytes_per_s"]
+        seconds += computed * self.rows[layer] / self.m["copy_computed_bytes_per_s"]
+        batch = Batch(seconds, rows * self.rows[layer])
         events.append((self.host, batch))
         for key in keys:
             self.waiting = [(k, number) for k, number in self.waiting if k != key]
@@ -253,7 +255,8 @@ class PriceOracle:
                 self.host = self.cold_end = self.now
         loads = [(layer, e) for e in what if what[e] == "load_demand"]
         if loads:
-            batch = self.hand_over(events, loads, layer, "demand")
+            computed = sum(e in jobs["cold"] for _, e in loads)
+            batch = self.hand_over(events, loads, layer, "demand", computed=computed)
             placed_gates += [batch] if any(what[e] == "load_demand" for e in jobs["placed"]) else []
         if jobs["placed"]:
             self.host += m["submit_hot_s"]

@@ -23,8 +23,9 @@ def print_machine(machine):
     show(columns(("chain", "tokens", "rows", "takes", "spread", "reads"), rows, ("chain",)))
     for each in machine.contention:
         shares = ", ".join(
-            f"{name.replace('_', ' ')} {100 * getattr(each, name).value:.0f} %"
-            for name in ("cold_with_link", "link_with_cold", "hot_with_link")
+            f"{name.replace('_', ' ')} {100 * share.value:.0f} %"
+            for name, share in vars(each).items()
+            if name != "threads"
         )
         show(f"of its speed alone, at {each.threads} threads: {shares}")
     if machine.overlap:

@@ -104,17 +104,14 @@ def calibrate(
                 executor, random, rounds=effort.steps, link=figures,
                 link_with_cold=contention[0]["link_with_cold"]["value"],
             )  # fmt: skip
-            others = contention[0]["cold_with_link"]["value"]
-            contention[0]["cold_with_link"] = share._asdict()
+            contention[0]["cold_with_own"] = share._asdict()
         said(4, "what the host does")
-        crossed_s = _chain_s(grids, "cold", 1) * (1 / others - 1)
+        crossed_s = _chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1)
         host = host_figures(
             make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps,
-            hot_s=_chain_s(grids, "hot", top_k), cold_s=crossed_s, random=random,
+            crossed_s=crossed_s, random=random,
         )  # fmt: skip
-        gain_s = host["settle_s"].value + _gain_s(
-            grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values())
-        )
+        gain_s = _gain_s(grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values()))
         overlap["overlap_s"] = overlap_s(
             make, store, chain, top_k=top_k, steps=effort.steps, gain_s=gain_s, random=random
         ).checked()  # fmt: skip

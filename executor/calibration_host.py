@@ -37,11 +37,11 @@ LEAST_STEPS = 4  # of a turn: ticks of every kind
 
 def host_figures(
     make: Callable[[], Backend], store: HostStore, chain: ColdChain, *, top_k: int, link_pad: int, steps: int,
-    hot_s: float, cold_s: float, random: np.random.Generator,
+    crossed_s: float, random: np.random.Generator,
 ) -> dict[str, Value]:  # fmt: skip
     """All figures that are not the chains' or the link's.
 
-    hot_s: of top_k rows of one token. cold_s: by how much longer one row of one token takes beside the link.
+    crossed_s: by how much longer the cold chain takes for one row of one token beside the link.
     """
     half = top_k // 2
     nothing, hits, one, every = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
@@ -50,7 +50,7 @@ def host_figures(
     loops = {
         "idle": Loop({nothing: 1.0}), "dense": Loop({nothing: 1.0}, dense_us=DENSE_US), "plain": Loop(usually),
         "crossed": Loop(usually, crossed=2 * top_k), "loads": Loop(usually, max_loads=top_k),
-        "ahead": Loop({hits: 0.5, ahead: 0.5}), "apart": Loop({hits: 1.0}, overlap=False),
+        "ahead": Loop({hits: 0.5, ahead: 0.5}),
     }  # fmt: skip
     ticks: dict[str, list[Ticks]] = {name: [] for name in loops}
     with TemporaryDirectory() as folder:
@@ -90,10 +90,9 @@ def host_figures(
         "submit_cold_s": start(one).less(start(hits)),
         "submit_batch_s": a_batch,
         "submit_load_s": a_load,
-        "settle_s": more("start", "apart", "plain", hits).less(Value(hot_s, 0.0)),
         "link_host_s": link_host,
         "link_ids_s": link_ids,
-        "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(cold_s, 0.0)),
+        "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(crossed_s, 0.0)),
     }  # fmt: skip
     period = took("period", "idle", nothing)
     if waits:

@@ -54,8 +54,7 @@ def gates_of(
     """The tables [kinds, ...] for sheets as `price_tables.pack` gives them."""
     tokens = min(MOST_TOKENS, max(1, batch_gate))
     out = np.zeros((len(sheets), tokens + 1, *(min(n_experts, tokens * top_k) + 1,) * 2), np.uint16)
-    names = "submit_hot_s", "submit_batch_s", "submit_load_s", "settle_s"
-    host = np.array([ahead_s, *(machine[name] for name in names)])
+    host = np.array([ahead_s, *(machine[f"submit_{name}_s"] for name in ("hot", "batch", "load"))])
     fill(sheets, shape, top_k, np.array(machine.beside), host, out)
     return out
 
@@ -64,7 +63,7 @@ def gates_of(
 def _fill(sheets, shape, top_k, beside, host, out):
     """Ticks with work for one chain alone stay 0: nothing disturbs it, and copies start while it computes."""
     hot_with_cold, cold_with_hot, overlap_s = beside[0], beside[1], beside[2]
-    ahead_s, submit_hot_s, batch_s, load_s, settle_s = host[0], host[1], host[2], host[3], host[4]
+    ahead_s, submit_hot_s, batch_s, load_s = host[0], host[1], host[2], host[3]
     kinds, most_tokens, most, _ = out.shape
     for kind in range(kinds):
         for tokens in range(1, most_tokens):
@@ -82,7 +81,7 @@ def _fill(sheets, shape, top_k, beside, host, out):
                     both_s = first_s + max(hot_s - first_s * hot_with_cold, left_s - first_s * cold_with_hot, 0.0)
                     if spread > 0:
                         both_s += expected_max(first_s, both_s, spread)
-                    lost_s = both_s + overlap_s - hot_s - cold_s - ahead_s - settle_s
+                    lost_s = both_s + overlap_s - hot_s - cold_s - ahead_s
                     if lost_s >= 0:  # until the host's work for so many loads makes up for it
                         out[kind, tokens, hot, cold] = max(1, min(NEVER, 1 + np.floor((lost_s - batch_s) / load_s)))
 

@@ -39,7 +39,6 @@ FIGURES: Mapping[str, Range] = {
     "submit_load_s": _seconds("the same for each row of the batch"),
     "submit_merge_s": _seconds("the host launches the merge"),
     "submit_next_s": _seconds("the host launches what follows, until it asks for the next layer's ids"),
-    "settle_s": _seconds("the host waits for the hot chain without overlap, beyond its work"),
     "link_host_s": _seconds("the host looks after copies, in a tick that meets some under way"),
     "link_ids_s": _seconds("by how much later the next ids come then: commands and words cross the same link"),
     "link_cold_s": _seconds("by how much later the device then has cold results"),
@@ -65,6 +64,7 @@ POLICY_FIGURES = ("policy_s", "policy_ahead_s")  # also kept for single policies
 SHARE = Range(0.01, 1.0, "of its speed alone", "")
 SHARES: Mapping[str, str] = {
     "cold_with_link": "speed of the cold chain while the link works",
+    "cold_with_own": "speed of the cold chain while the very rows that it computes are loaded",
     "link_with_cold": "speed of the link while the cold chain works",
     "hot_with_link": "speed of the hot chain while the link works",
 }
@@ -120,6 +120,7 @@ class Contention:
 
     threads: int
     cold_with_link: Figure
+    cold_with_own: Figure
     link_with_cold: Figure
     hot_with_link: Figure
 

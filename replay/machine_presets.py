@@ -51,7 +51,7 @@ PRESETS: Mapping[str, Part] = {
 # at most for what the host does.
 FIXED: Mapping[str, float] = {
     "ids_s": 8e-6, "policy_s": 12e-6, "policy_ahead_s": 10e-6, "submit_cold_s": 4e-6, "submit_hot_s": 8e-6,
-    "submit_batch_s": 10e-6, "submit_load_s": 0.5e-6, "submit_merge_s": 4e-6, "submit_next_s": 8e-6, "settle_s": 8e-6,
+    "submit_batch_s": 10e-6, "submit_load_s": 0.5e-6, "submit_merge_s": 4e-6, "submit_next_s": 8e-6,
     "link_host_s": 5e-6, "link_ids_s": 12e-6, "link_cold_s": 15e-6, "merge_s": 5e-6, "merge_pair_s": 0.1e-6,
     "dense_s": 4e-6, "step_s": 50e-6, "copy_demand_batch_s": 6e-6, "copy_demand_row_s": 0.5e-6,
     "copy_ahead_batch_s": 6e-6, "copy_ahead_row_s": 0.5e-6, "hot_base_s": 4e-6, "cold_base_s": 6e-6,
@@ -124,7 +124,7 @@ def estimate_machine(
             date=datetime.now(UTC).date().isoformat(), cpu_threads=cpu_threads,
             figures={figure: Figure(values[figure], abs(SPREAD * values[figure])) for figure in FIGURES},
             wake=tuple(Wake(gap, seconds, SPREAD * seconds) for gap, seconds in WAKE),
-            contention=(Contention(cpu_threads, Figure(shared), Figure(shared), beside_link),),
+            contention=(Contention(cpu_threads, Figure(shared), Figure(shared), Figure(shared), beside_link),),
             sources=dict(sorted(sources.items())),
         )
     )  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 from slotwise.policies.pointers import data_of
 
 from . import price_link as link
-from .price_link import busy, enqueue, expected_max, internal, pass_time, put, spend, wake_s, work, work_apart
+from .price_link import arrive, busy, enqueue, expected_max, internal, pass_time, put, spend, wake_s, work, work_apart
 from .price_queue import HEAD, TAIL, forget, in_batches, pump
 from .price_tables import chain_s
 
@@ -64,14 +64,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             before[at] = s[at]
         demands = misses = moved = 0
         for layer in range(n_layers):
-            s[link.HOST] = max(s[link.HOST], s[link.GPU])
-            pass_time(s, s[link.HOST])
-            crossed = s[link.QUEUED] > s[link.DONE]
-            ids_s = f[link.IDS] + (f[link.LINK_IDS] if crossed else 0.0)
-            s[link.HOST] += ids_s
-            s[link.IDS_S] += ids_s
-            busy(s, link.POLICY_S, f[link.POLICY] + (f[link.LINK_HOST] if crossed else 0.0))
-            pass_time(s, s[link.HOST])
+            arrive(s, f)
             position, n_events, n_hot = s[link.QUEUED], 0, 0
             if limited and q[HEAD] < q[TAIL]:
                 n_events, position = pump(s, f, q, driver, waiting, land, row_s, row_bytes, events, n_events, position)
@@ -87,7 +80,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                 n_fetched = int(np.round(f[link.SHARE] * n_missed))
             backlog = position > s[link.DONE] or (limited and q[HEAD] < q[TAIL])
             hits_gate = placed_gate = 0.0
-            n_loads = n_hurried = n_computed = missed = late = 0
+            n_loads = n_hurried = n_computed = n_warm = missed = late = 0
             waits_for_demand = False
             counted = plain and n == 1
             if counted:  # by far the usual tick: no branch hangs on what became of a demand
@@ -184,6 +177,10 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                 hit_s, hot_spread = chain_s(*tables, kinds[layer], 0, n, rows[link.HITS], pairs[link.HITS])
             if rows[link.COLD]:
                 cold_s, cold_spread = chain_s(*tables, kinds[layer], 1, n, rows[link.COLD], pairs[link.COLD])
+                if n_computed and position - s[link.DONE] < link.WARM_FOR * cold_s:
+                    n_warm = min(n_computed, link.MOST_WARM)
+                    if overlap:
+                        cold_s *= f[link.COLD_WITH_LINK] / f[link.COLD_WITH_OWN]
                 if overlap:
                     spend(s, f[link.SUBMIT_COLD])
                     cold_at = s[link.HOST] + wake_s(wake, s[link.HOST] - s[link.COLD_END])
@@ -196,7 +193,6 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     work_apart(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
                     n_hot = n_events = 0
                     s[link.HOST] = max(s[link.HOST], s[link.LINK])
-                spend(s, f[link.SETTLE])
                 if rows[link.COLD]:
                     spend(s, f[link.SUBMIT_COLD])
                     cold_at = s[link.HOST] + wake_s(wake, s[link.HOST] - s[link.COLD_END])
@@ -204,7 +200,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     s[link.COLD_END] = s[link.HOST] = s[link.LINK]
             # --- copies ---
             if n_loads:
-                rows_s = (n_loads - n_computed) * row_s[layer, 0] + n_computed * row_s[layer, 2]
+                rows_s = (n_loads - n_warm) * row_s[layer, 0] + n_warm * row_s[layer, 2]
                 n_events, position = enqueue(s, f, events, n_events, f[link.DEMAND_BATCH], n_loads, rows_s, position)
                 for at in range(n_loads):
                     if limited and land[layer, loads[at]] == link.WAITS:

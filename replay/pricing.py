@@ -156,6 +156,7 @@ class Pricer:
             "policy_ahead_s": self._policy[2],
             "dense_s": machine["dense_s"] + pricing.dense_us * 1e-6,
             "cold_with_link": shares.cold_with_link.value,
+            "cold_with_own": shares.cold_with_own.value,
             "link_with_cold": shares.link_with_cold.value,
             "hot_with_link": shares.hot_with_link.value,
             "share": share,

@@ -13,7 +13,12 @@ from .style import LIGHT, Picture, drawn
 
 SPREAD = "Bars: the standard deviation of single measurements."
 KINDS = {"demand": "demand loads", "ahead": "speculative loads"}
-COLOURS = {"cold_with_link": ("c4", "...."), "link_with_cold": ("c2", ""), "hot_with_link": ("c1", "")}
+COLOURS = {
+    "cold_with_link": ("c4", "...."),
+    "cold_with_own": ("c4", "xx"),
+    "link_with_cold": ("c2", ""),
+    "hot_with_link": ("c1", ""),
+}
 COLOURS |= {"hot_with_cold": COLOURS["hot_with_link"], "cold_with_hot": COLOURS["cold_with_link"]}
 
 

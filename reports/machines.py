@@ -16,6 +16,7 @@ SIZES = (1 << 20, 4 << 20)  # of rows, where the file has no sheets that would s
 MEMORY = {"hot": "device", "cold": "host"}
 SHARES = {  # what is kept of its speed alone: field -> name, while
     "cold_with_link": ("cold chain", "the link works"),
+    "cold_with_own": ("cold chain", "its own rows are loaded"),
     "link_with_cold": ("link", "the cold chain works"),
     "hot_with_link": ("hot chain", "the link works"),
 }

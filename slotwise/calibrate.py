@@ -14,7 +14,7 @@ from slotwise.executor.calibration import calibrate as measure
 from slotwise.executor.cold import SPIN_US, ColdChain, RowLayout
 from slotwise.executor.shapes import Shape, shape_of
 from slotwise.replay.machine import Machine, check_machine
-from slotwise.replay.machine_figures import Contention, Figure, Sheet, Wake
+from slotwise.replay.machine_figures import SHARES, Contention, Figure, Sheet, Wake
 
 from .callable_file import callable_as_its_function
 from .run_result import machine as cpu_in_words
@@ -95,7 +95,7 @@ def layout_of(shape: str | None, hidden: int | None, intermediate: int | None, d
 
 def _records(found: Measured) -> dict[str, Any]:
     figures = {name: Figure(*value) for name, value in found.figures.items()}
-    shares = "cold_with_link", "link_with_cold", "hot_with_link"
+    shares = SHARES
     return {
         "figures": figures,
         "sheets": tuple(map(_sheet, found.sheets)),

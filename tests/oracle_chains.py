@@ -72,8 +72,7 @@ def pays(machine, hot, cold, host_s):
     else:
         first = left_s / cold_share
         last = first + hot[0] - first * hot_share
-    both_s = last + surplus(first, last, math.hypot(hot[1], cold[1])) + overlap_s
-    return both_s < hot[0] + cold[0] + machine["settle_s"] + host_s
+    return last + surplus(first, last, math.hypot(hot[1], cold[1])) + overlap_s < hot[0] + cold[0] + host_s
 
 
 def surplus(a, b, spread):

@@ -29,11 +29,15 @@ def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_o
     assert (machine.label, machine.backend, machine.cpu_threads) == ("MEASURED", "numpy", 1)
     assert set(machine.figures) == set(FIGURES)
     assert {(sheet.chain, sheet.tokens, sheet.threads) for sheet in machine.sheets} == {
-        (chain, tokens, threads) for chain, threads in (("hot", None), ("cold", 1)) for tokens in (1, 2, 4, 8)
+        (chain, tokens, threads) for chain, threads in (("hot", None), ("cold", 1)) for tokens in (1, 2, 4, 8, 32, 256)
     }
     assert {sheet.row_bytes for sheet in machine.sheets} == {ROW_BYTES}
     for sheet in machine.sheets:
-        assert sheet.rows == tuple(1 << i for i in range(7) if 1 << i <= 8 * sheet.tokens)
+        if sheet.tokens > 8:  # of a prompt: 64 experts, of which a token chooses 8
+            assert (sheet.rows, sheet.pairs_per_row[-1]) == ((16, 64), sheet.tokens / 8)
+            continue
+        every = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
+        assert sheet.rows == tuple(n for n in every if n <= 8 * sheet.tokens)
         assert sheet.pairs_per_row == tuple(p for p in (1.0, 2.0, 4.0) if p <= sheet.tokens)
     assert [each.gap_s for each in machine.wake] == [1e-4, 1e-3, 1e-2]
     assert [each.threads for each in machine.contention] == [1]

@@ -167,7 +167,7 @@ def test_link_and_cpu_share_the_memory_of_the_host_in_proportion():
 
 
 def test_a_record_is_checked_by_the_rules_of_its_file(machine):
-    bad = replace(machine, wake=(Wake(-1.0, 1e-5),), contention=(Contention(8, *[Figure(1.0)] * 3),))
+    bad = replace(machine, wake=(Wake(-1.0, 1e-5),), contention=(Contention(8, *[Figure(1.0)] * 4),))
     with pytest.raises(slotwise.BadOption, match=r"wake\[0\] gap_s is -1"):
         check_machine(bad)
 

@@ -86,7 +86,7 @@ def test_the_policy_that_hits_more_can_be_the_slower_one():
 
 def test_the_time_of_a_step_is_nearly_linear_in_its_misses():
     """28.3 ms + 0.284 ms a miss, 4.18 ms + 0.047 ms a miss: published fits. Here a miss costs reading its row."""
-    alone = replace(FAST, contention=(Contention(8, *[Figure(1.0)] * 3),))
+    alone = replace(FAST, contention=(Contention(8, *[Figure(1.0)] * 4),))
     price = priced(alone, GATED, 32, dense_us=900.0).price
     base_s, miss_s, explained = price.line
     assert explained > 0.98

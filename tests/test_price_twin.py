@@ -21,7 +21,7 @@ def machines(draw):
         link=1e9 * draw(scale), host_read=2e9 * draw(scale), device_read=20e9 * draw(scale), cpu_threads=4
     )
     share = st.sampled_from([0.3, 0.8, 1.0]).map(Figure)
-    machine = replace(machine, contention=(Contention(4, draw(share), draw(share), draw(share)),))
+    machine = replace(machine, contention=(Contention(4, *(draw(share) for _ in range(4))),))
     if draw(st.booleans()):
         seconds = Figure(draw(st.sampled_from([1e-9, 2e-5, 1e-3])))
         beside = {"hot_with_cold": draw(share), "cold_with_hot": draw(share), "overlap_s": seconds}

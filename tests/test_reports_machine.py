@@ -38,7 +38,7 @@ def estimated():
 @pytest.fixture(scope="module")
 def measured(estimated):
     """As if it had been measured with two numbers of threads."""
-    shares = Figure(0.61, 0.02), Figure(0.87, 0.03), Figure(0.99, 0.0)
+    shares = Figure(0.61, 0.02), Figure(0.5, 0.02), Figure(0.87, 0.03), Figure(0.99, 0.0)
     return replace(
         estimated, label="MEASURED", name="bench <1>", device="a card", driver="580.1", cpu="a CPU", backend="cupy",
         libraries={"cupy": "14.2"}, sources={}, restricted_to="4 of 132 SMs", details={"asked": {"hidden": 128}},

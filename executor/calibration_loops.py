@@ -85,7 +85,7 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
     x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
     drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), int(loop.crossed > 0), random)
     for step in drawn.tolist():
-        ticks = [routing.of(kinds[kind]) for kind in step]
+        ticks = [routing.of(kinds[kind], layer) for layer, kind in enumerate(step)]
         executor.synchronize()
         backend.drain()
         for layer, (ids, predicted) in enumerate(ticks):
@@ -152,24 +152,32 @@ def _tell(what: Any, name: str, *, before: list[float] | None = None, after: lis
 
 
 class _Routing:
-    """Ids and predictions of a tick on the device: experts that are pinned, and others that no slot holds."""
+    """Ids and predictions of a tick on the device: experts that are pinned, and others that no slot holds.
+
+    Each layer goes through its others in turn: there are more of them than slots, so lru has none when it comes again.
+    """
 
     def __init__(self, executor: Executor, pins: int):
         self._upload, self._k = executor.backend.upload, executor.top_k
         n_experts = executor.pool.n_experts
         self._dtype = np.uint8 if n_experts <= 255 else np.uint16
-        self._pinned, self._others, self._at = np.arange(pins), np.arange(pins, n_experts), 0
+        self._pinned, self._others, self._at = (
+            np.arange(pins),
+            np.arange(pins, n_experts),
+            [0] * (executor.pool.n_layers + 1),
+        )
 
-    def of(self, mix: Mix) -> tuple[Any, Any]:
+    def of(self, mix: Mix, layer: int) -> tuple[Any, Any]:
         ids = np.full((1, self._k), np.iinfo(self._dtype).max, self._dtype)
-        ids[0, : mix.hits + mix.misses] = [*self._pinned[: mix.hits], *self._next(mix.misses)]
-        predicted = self._upload(self._next(mix.ahead).astype(self._dtype)[None]) if mix.ahead else None
+        ids[0, : mix.hits + mix.misses] = [*self._pinned[: mix.hits], *self._next(mix.misses, layer)]
+        predicted = self._upload(self._next(mix.ahead, layer + 1).astype(self._dtype)[None]) if mix.ahead else None
         return self._upload(ids), predicted
 
-    def _next(self, count: int) -> np.ndarray:
+    def _next(self, count: int, layer: int) -> np.ndarray:
         """Those that were demanded longest ago."""
-        self._at += count
-        return self._others.take(range(self._at - count, self._at), mode="wrap")
+        at = self._at[layer]
+        self._at[layer] += count
+        return self._others.take(range(at, at + count), mode="wrap")
 
 
 def _pinned(folder: Path, pins: int, store: HostStore) -> str:

@@ -15,8 +15,7 @@ from slotwise.traces.files import beside, check_source
 from .errors import BadOption
 from .machine_figures import BESIDE, FIGURES, POLICY_FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
 
-FORMAT, VERSION = "slotwise.machine", 1
-LATER = ("policies", "overlap")
+FORMAT, VERSION = "slotwise.machine", 2
 LABELS = ("MEASURED", "ESTIMATED")
 MOST_FILE_BYTES = 64 << 20
 
@@ -74,9 +73,8 @@ class Machine:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The object in the file. Without what came later, it is what it was before there was any."""
-        found = {"format": FORMAT, "version": VERSION, **asdict(self)}
-        return {name: each for name, each in found.items() if each or name not in LATER}
+        """The object in the file."""
+        return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     @property
     def sha256(self) -> str:
@@ -117,7 +115,10 @@ def machine_of(found: Any, where: str) -> Machine:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise BadOption(f"{where}: is no machine file: its format is not {FORMAT!r}; `slotwise machine` writes one")
     if found.get("version") != VERSION:
-        raise BadOption(f"{where}: version {found.get('version')!r} of {FORMAT}; this program reads version {VERSION}")
+        raise BadOption(
+            f"{where}: version {found.get('version')!r} of {FORMAT}; this program reads version {VERSION}: make the "
+            "file again with `slotwise calibrate` or `slotwise machine`"
+        )
     known = {"format", "version", *Machine.__dataclass_fields__}
     if unknown := sorted(set(found) - known):
         raise BadOption(f"{where}: unknown entry {unknown[0]!r}; known: {', '.join(sorted(known))}")

@@ -120,3 +120,31 @@ def test_a_price_says_what_it_stands_on():
         priced(FAST).by_phase["decode"]["bytes_moved"] / priced(FAST).by_phase["decode"]["tokens"]
     )
     assert np.array_equal(price.step_s, priced(FAST).price.step_s)
+
+
+def test_rows_that_the_cpu_has_just_read_come_more_slowly_where_the_link_comes_to_them_at_once():
+    """Seen on an H200: 297 us for a row of 9.4 MB in place of 189, as it lies in the caches of single cores."""
+
+    def busy(link, dense_us, **figures):
+        return priced(machine(link, figures=figures), GATED, 32, dense_us=dense_us).price
+
+    idle, late = (busy(27e9, 2000.0, copy_computed_bytes_per_s=rate) for rate in (27e9, 13.5e9))
+    assert late.busy["link"] > 1.7 * idle.busy["link"]
+    queued, same = (
+        priced(machine(4e9, figures={"copy_computed_bytes_per_s": rate}), "lru", 32).price for rate in (4e9, 2e9)
+    )
+    assert queued.busy["link"] > 0.98
+    assert same.tokens_per_s == pytest.approx(queued.tokens_per_s, rel=0.02)
+
+
+def test_a_busy_link_makes_ids_and_cold_results_later():
+    names = "link_ids_s", "link_host_s", "link_cold_s"
+    none, all_three = (
+        priced(machine(6.9e9, figures=dict.fromkeys(names, seconds)), GATED).price for seconds in (1e-9, 20e-6)
+    )
+    assert none.tokens_per_s > 1.02 * all_three.tokens_per_s
+    idle = [
+        priced(machine(55e9, figures=dict.fromkeys(names, seconds)), "lru", 128, max_loads=0).price.tokens_per_s
+        for seconds in (1e-9, 20e-6)
+    ]
+    assert idle[1] == pytest.approx(idle[0], rel=1e-3), "nothing is loaded"

@@ -95,9 +95,10 @@ def host_figures(
         "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(crossed_s, 0.0)),
     }  # fmt: skip
     period = took("period", "idle", nothing)
-    if waits:
+    if waits:  # its words and results cross no link, and its merge runs on the calling thread
         other = took("policy", "idle", nothing), found["ids_s"], found["merge_s"], found["dense_s"]
-        return found | {"submit_merge_s": period.less(*other), "submit_next_s": Value(FLOOR, 0.0)}
+        nothing_s = dict.fromkeys(("submit_next_s", "link_ids_s", "link_cold_s"), Value(FLOOR, 0.0))
+        return found | {"submit_merge_s": period.less(*other)} | nothing_s
     dense = [took(what, "dense", nothing) for what in ("policy", "start", "merge")]
     device = found["merge_s"], found["dense_s"], Value(DENSE_US * 1e-6, 0.0)
     found["ids_s"] = ids = took("period", "dense", nothing).less(*dense, *device)

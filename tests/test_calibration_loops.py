@@ -69,9 +69,8 @@ def test_the_host_s_parts_of_a_tick_are_within_its_period(looped):
     assert (parts < found.period).all()
 
 
-def test_dense_time_lengthens_every_period(looped):
-    periods = {us: looped(Loop({Mix(4): 1.0}, dense_us=us)).period for us in (0.0, 2000.0)}
-    assert np.median(periods[2000.0]) - np.median(periods[0.0]) == pytest.approx(2e-3, rel=0.2)
+def test_dense_time_is_part_of_every_period(looped):
+    assert (looped(Loop({Mix(4): 1.0}, dense_us=2000.0)).period > 2e-3).all()
 
 
 def test_rows_under_way_leave_the_ticks_as_they_are(looped, plans):

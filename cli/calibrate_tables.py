@@ -27,7 +27,7 @@ def print_machine(machine):
             for name, share in vars(each).items()
             if name != "threads"
         )
-        show(f"of its speed alone, at {each.threads} threads: {shares}")
+        show(f"of its speed alone, at {each.threads} thread{'s' * (each.threads != 1)}: {shares}")
     if machine.overlap:
         hot, cold, seconds = machine.beside
         show(

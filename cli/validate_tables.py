@@ -40,13 +40,14 @@ def print_validation(result):
     wrapped(f"predicted less measured, of the run's seconds, median: {terms}")
     pairs = result["pairs"]
     wrapped(
-        f"policies against each other: {pairs['of']} pairs, {pairs['decided']} of which the blocks decide; wrong sign "
-        f"{pairs['wrong_sign']}, wrong size {pairs['wrong_size']}; Kendall's tau {_tau(result['kendall_tau'])}"
+        f"policies against each other: {_count(pairs['of'], 'pair')}, {pairs['decided']} of which the blocks decide; "
+        f"wrong sign {pairs['wrong_sign']}, wrong size {pairs['wrong_size']}; "
+        f"Kendall's tau {_tau(result['kendall_tau'])}"
     )
     drift = "not calibrated again" if result["drift"] is None else f"calibrations differ by {_share(result['drift'])}"
     wrapped(
-        f"plans equal, tick for tick; {result['blocks']} blocks, {result['blocks_dropped']} dropped as their sentinel "
-        f"was off; noise floor {_share(result['noise_floor'])}; {drift}"
+        f"plans equal, tick for tick; {_count(result['blocks'], 'block')}, {result['blocks_dropped']} dropped as their "
+        f"sentinel was off; noise floor {_share(result['noise_floor'])}; {drift}"
     )
     wrapped(_conditions([block["load"] for block in result["each_block"]]))
     wrapped(f"verdict: {result['verdict']}" + "".join(f"; {reason}" for reason in result["reasons"]))
@@ -66,6 +67,10 @@ def _conditions(loads):
     )
 
 
+def _count(number, of):
+    return f"{number} {of}{'s' * (number != 1)}"
+
+
 def _three(each):
     return each["median"], each["p95"], each["worst"]
 
@@ -79,4 +84,4 @@ def _tau(value):
 
 
 def _range(interval):
-    return " to ".join(f"{value:,.2f}" for value in interval)
+    return " to ".join(f"{value:,.2f}" for value in interval) if interval else "–"

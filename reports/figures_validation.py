@@ -33,8 +33,8 @@ def scatter(found: Validation, prefix: str) -> Iterator[Picture]:
     panel = Panel(found, "Predicted against measured tokens/s", height=3.4, legend=legend)
     axes, every, told = panel.axes, [], []
     for row, name in zip(found.rows, found.names, strict=True):
-        (low, high), x, y = row["measured_interval"], row["measured"], row["predicted"]
-        below, above = row["predicted_interval"] or (y, y)
+        x, y = row["measured"], row["predicted"]
+        (low, high), (below, above) = row["measured_interval"] or (x, x), row["predicted_interval"] or (y, y)
         colour, marker = LOOKS[row["stratum"]]
         axes.errorbar(
             x, y, xerr=[[max(0, x - low)], [max(0, high - x)]], yerr=[[max(0, y - below)], [max(0, above - y)]],
@@ -97,8 +97,8 @@ def pairs(found: Validation, prefix: str) -> Iterator[Picture]:
     groups = Groups(found, "Policies against each other", {name: [""] for name in dict.fromkeys(names)}, right=1.1)
     told = []
     for name, pair in zip(names, order, strict=True):
-        y, (low, high) = groups.at[name, 0], (100 * end for end in pair["interval"])
-        gain, said = 100 * pair["measured"], 100 * pair["predicted"]
+        y, gain, said = groups.at[name, 0], 100 * pair["measured"], 100 * pair["predicted"]
+        low, high = (100 * end for end in pair["interval"] or (pair["measured"],) * 2)
         groups.axes.errorbar(
             gain, y, xerr=[[max(0, gain - low)], [max(0, high - gain)]], color=LIGHT["ink"], marker="|", markersize=8,
             elinewidth=1.2, capsize=2.5,
@@ -107,7 +107,8 @@ def pairs(found: Validation, prefix: str) -> Iterator[Picture]:
         groups.axes.plot(said, y, linestyle="", marker="D", markersize=5, color=LIGHT["bad" if wrong else "c0"])
         word = "wrong sign" if pair["wrong_sign"] else "wrong size" if wrong else ""
         groups.said(name, 0, max(high, said), word or ("right" if pair["decided"] else "undecided"))
-        told.append(f"{name}: measured {gain:+.1f} % ({low:+.1f} to {high:+.1f}), predicted {said:+.1f} %")
+        between = f" ({low:+.1f} to {high:+.1f})" if pair["interval"] else ""
+        told.append(f"{name}: measured {gain:+.1f} %{between}, predicted {said:+.1f} %")
     groups.axes.axvline(0, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 2)), zorder=1.5)
     groups.axes.set_xlabel("% more tokens/s than the other")
     yield groups.panel.picture(

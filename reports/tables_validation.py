@@ -89,7 +89,8 @@ def _configurations(found: Validation) -> Table:
                 del row[name]
     cut = f" The first {MOST_ROWS} of {len(rows)}; validation.csv has all." if len(rows) > MOST_ROWS else ""
     note = (
-        "Below each figure its 95 % interval: of another sample of the workload, and of the median over blocks." + cut
+        "Below each figure its 95 % interval: of another sample of the workload, and of the median over blocks, where "
+        "they are five or more." + cut
     )
     return table("Predicted and measured", rows[:MOST_ROWS], words=2, note=note)
 
@@ -123,12 +124,15 @@ def _pairs(found: Validation) -> Table:
             "pair": (pair_name(found, pair),),
             "sign": ("undecided" if not pair["decided"] else "wrong" if pair["wrong_sign"] else "right",),
             "size": ("undecided" if not pair["decided"] else "wrong" if pair["wrong_size"] else "right",),
-            "MEASURED gain": (_signed(pair["measured"]), " to ".join(map(_signed, pair["interval"]))),
+            "MEASURED gain": (_signed(pair["measured"]), " to ".join(map(_signed, pair["interval"] or ()))),
             f"predicted gain, {found.priced}": (_signed(pair["predicted"]),),
         }
         for pair in found.found["pairs"]["each"]
     ]
-    note = "Undecided: the measured 95 % interval includes 0. Size: within a quarter of the gain, or the noise floor."
+    note = (
+        "Undecided: the measured 95 % interval includes 0, or there are too few blocks for one. Size: within a quarter "
+        "of the gain, or the noise floor."
+    )
     return table("Policies against each other", rows[:MOST_ROWS], words=3, note=note)
 
 
@@ -202,6 +206,6 @@ def configuration_records(found: Validation) -> Iterator[dict[str, Any]]:
 def pair_records(found: Validation) -> Iterator[dict[str, Any]]:
     """A line per pair of policies."""
     for pair in found.found["pairs"]["each"]:
-        low, high = pair["interval"]
+        low, high = pair["interval"] or (None, None)
         yield {"pair": pair_name(found, pair), "measured_low": low, "measured_high": high,
                **{key: value for key, value in pair.items() if key != "interval"}}  # fmt: skip

@@ -140,7 +140,7 @@ def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
             say.of(f"{at}.{name}", pair.get(name), lambda value: value in range(len(rows)), "a configuration's number")
         for name in ("measured", "predicted"):
             say.number(f"{at}.{name}", pair.get(name), -MOST)
-        say.interval(f"{at}.interval", pair.get("interval"))
+        say.interval(f"{at}.", pair, "interval")
         for name in ("decided", "wrong_sign", "wrong_size"):
             say.of(f"{at}.{name}", pair.get(name), lambda value: isinstance(value, bool), "true or false")
     for i, part in enumerate(say.each("parts", found.get("parts", []))):
@@ -168,10 +168,8 @@ def _check_row(say: _Entries, at: str, row: Mapping[str, Any]) -> None:
     for name in ("predicted", "measured", "baseline"):
         say.number(f"{at}.{name}", row.get(name), 1e-12)
     say.number(f"{at}.error", row.get("error"), -1)
-    say.there(f"{at}.", row, ("predicted_interval",))
-    say.interval(f"{at}.measured_interval", row.get("measured_interval"))
-    if row.get("predicted_interval") is not None:
-        say.interval(f"{at}.predicted_interval", row["predicted_interval"])
+    for name in ("predicted_interval", "measured_interval"):
+        say.interval(f"{at}.", row, name)
     terms = say.table(f"{at}.terms", row.get("terms"))
     for name in TERMS:
         for side in ("measured", "predicted"):
@@ -207,7 +205,12 @@ class _Entries:
                 "validation"
             )
 
-    def interval(self, name: str, value: Any) -> None:
+    def interval(self, at: str, found: Mapping[str, Any], name: str) -> None:
+        """Two rising ends, or null where there are too few runs for them."""
+        self.there(at, found, (name,))
+        name, value = at + name, found[name]
+        if value is None:
+            return
         self.of(name, value, lambda ends: isinstance(ends, list) and len(ends) == 2, "a lower and an upper end")
         for end in value:
             self.number(name, end, -MOST)

@@ -119,7 +119,12 @@ def advise(
         overlaps = ("on",)  # a line in misses knows no other
     predicting = opened.predicted_width or options.get("predictor", "trace") not in ("trace", "none")
     usual = (0,) if anchors or not predicting else (0, min(WIDTH, opened.predicted_width or WIDTH))
-    sizes = sorted({min(max(int(room * s), sum(rows)), opened.n_experts * sum(rows)) for s in SHARES})
+    sizes = sorted(
+        {
+            min(max(size, sum(rows)), opened.n_experts * sum(rows))
+            for size in (*(int(room * s) for s in SHARES), room + GIB)
+        }
+    )
     study.total = len(sizes) + len(sizes_of(opened.n_experts)) + 5 + study.done
     tried = sorted(set(usual if widths is None else widths))
     found, refused = study.candidates(policies, tried, scopes, overlaps, {"vram": room, **given})
@@ -242,10 +247,9 @@ def _prefetch(study: Study, ranking: Ranking, best: Candidate) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _curve(
-    study: Study, ranking: Ranking, best: Candidate, sizes: list[int]
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Speed along the size of the pools, what a further GiB brings, and from where on that is next to nothing."""
+def _curve(study: Study, ranking: Ranking, best: Candidate, sizes: list[int]) -> tuple[list[dict[str, Any]], int]:
+    """Speed along the size of the pools, what a GiB more brings up to the next size, and from where on that is next to
+    nothing all the way."""
     results = [study.replay(f"{size / GIB:.1f} GiB", best.ask.but(vram=size), overlap=best.overlap) for size in sizes]
     prices = [ranking.judged(price_of(one)) for one in results]
     points = [
@@ -259,7 +263,8 @@ def _curve(
         here["per_gib"] = gain / gib
         here["per_gib_interval"] = None if interval is None else [one / gib for one in interval]
         here["share_per_gib"] = gain / gib / here["tokens_per_s"]
-    return points, next((one["pool_bytes"] for one in points if (one["share_per_gib"] or 0) < FLAT), None)
+    steep = [at for at, one in enumerate(points) if (one["share_per_gib"] or 0) >= FLAT]
+    return points, points[steep[-1] + 1 if steep else 0]["pool_bytes"]
 
 
 def _by_layer(study: Study, ranking: Ranking, rows: tuple[int, ...]) -> dict[str, Any] | None:

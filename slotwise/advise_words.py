@@ -34,7 +34,8 @@ def pools(one: dict[str, Any]) -> str:
 
 
 def _run(found: dict[str, Any]) -> list[str]:
-    parts = "".join(f", {'with' if found[name] else 'no'} {name}" for name in ("gate", "guard"))
+    without = ", ".join(f"no {name}" for name in ("gate", "guard") if not found[name])
+    parts = f" ({without})" if without else ""
     hits = found["hit_rate_interval"]
     between = f" ({100 * hits[0]:.1f} to {100 * hits[1]:.1f})" if hits else ""
     label = f"{found['label']}, by your anchors" if found["anchors"] else found["label"]
@@ -58,11 +59,13 @@ def _more(found: dict[str, Any]) -> list[str]:
     flat = found["flat_from_bytes"]
     said = []
     if here and here["per_gib"] is not None:
-        said.append(f"a further GiB brings {figure(here['per_gib'], here['per_gib_interval'])} tokens/s "
-                    f"({100 * here['share_per_gib']:.1f} %)")  # fmt: skip
+        between = here["per_gib_interval"]
+        unsure = ", no more than this trace leaves open" if between and between[0] <= 0 <= between[1] else ""
+        said.append(f"a further GiB brings {figure(here['per_gib'], between)} tokens/s "
+                    f"({100 * here['share_per_gib']:.1f} %{unsure})")  # fmt: skip
     else:
         said.append("all experts fit, more memory brings nothing")
-    if flat is not None and flat > found["pool_bytes"]:
+    if flat > found["pool_bytes"]:
         said.append(f"from {flat / GIB:.1f} GiB of pools on it is less than 1 %")
     return [f"More memory: {', '.join(said)}."]
 
@@ -105,7 +108,8 @@ def _ground(found: dict[str, Any]) -> list[str]:
     where = {"request": "other requests", "step": "the steps after them", None: "the same ones"}[held["by"]]
     chosen = f"Chosen among {len(found['candidates'])} on {held['chosen_steps']:,} steps"
     judged = f"judged on {held['judged_steps']:,}: {where}"
-    out = [f"{chosen}, {judged}. Intervals are of 95 %, for another sample of this workload."]
+    sure = " Intervals are of 95 %, for another sample of this workload." if found["tokens_per_s_interval"] else ""
+    out = [f"{chosen}, {judged}.{sure}"]
     if fit:
         worst = max(abs(one["by_line"] / one["tokens_per_s"] - 1) for one in fit["points"])
         off = f"; the line is off by up to {100 * worst:.1f} % at them" if len(fit["points"]) > 2 else ""

@@ -11,6 +11,7 @@ import numpy as np
 
 STRATA = ("cold", "hot", "link", "host")
 FEWEST_BLOCKS = 7
+FEWEST_DRAWN = 5  # blocks that an interval can be drawn from
 MOST_OFF = 0.03  # of a block's sentinel; also between two calibrations
 MOST_NOISE = 0.025
 LIMITS = {"median": 0.05, "p95": 0.10, "worst": 0.15}
@@ -109,12 +110,13 @@ def paired(found: Evidence, measured: np.ndarray, noise: float) -> list[dict[str
         if found.twins[i] != found.twins[j]:
             continue
         ratios = measured[:, i] / measured[:, j]
-        low, high = _interval(ratios)
+        between = _interval(ratios)
         gain, told = float(np.median(ratios)) - 1, float(found.predicted[i] / found.predicted[j]) - 1
-        decided = len(ratios) > 1 and not low <= 1 <= high
+        decided = between is not None and not between[0] <= 1 <= between[1]
         pairs.append(
             {
-                "first": i, "second": j, "measured": gain, "interval": [low - 1, high - 1], "predicted": told,
+                "first": i, "second": j, "measured": gain, "predicted": told,
+                "interval": between and [end - 1 for end in between],
                 "decided": decided, "wrong_sign": decided and gain * told <= 0,
                 "wrong_size": decided and abs(told - gain) > max(SIZE * abs(gain), noise),
             }
@@ -132,7 +134,7 @@ def doubts_of(kept: int, noise: float, drift: float | None, labels: Sequence[str
     """Why nothing can be concluded."""
     doubts = []
     if kept < FEWEST_BLOCKS:
-        doubts.append(f"{kept} blocks count; at least {FEWEST_BLOCKS} must")
+        doubts.append(f"{kept} {'block counts' if kept == 1 else 'blocks count'}; at least {FEWEST_BLOCKS} must")
     if noise > MOST_NOISE:
         doubts.append(f"identical runs differ by {100 * noise:.1f} %; at most {100 * MOST_NOISE:g} %")
     if drift is None:
@@ -174,8 +176,10 @@ def _summed(errors: np.ndarray) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    """95 % of medians of blocks that are drawn again."""
+def _interval(values: np.ndarray) -> tuple[float, float] | None:
+    """95 % of medians of blocks that are drawn again; None of too few."""
+    if len(values) < FEWEST_DRAWN:
+        return None
     drawn = np.random.default_rng(0).integers(0, len(values), (DRAWS, len(values)))
     low, high = np.quantile(np.median(values[drawn], axis=1), (0.025, 0.975))
     return float(low), float(high)

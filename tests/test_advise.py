@@ -73,15 +73,19 @@ def test_it_is_held_against_no_cache_the_cpu_and_the_bound(machine, advice):
     assert advice["prefetch"]["pays"] == (advice["prefetch"]["gain_interval"][0] > 1)
 
 
-def test_the_curve_ends_where_all_experts_fit_and_a_further_gib_is_its_slope(advice):
+def test_the_curve_ends_where_all_experts_fit_and_a_further_gib_is_what_it_brings(advice):
     curve = advice["curve"]
     assert curve[-1]["pool_bytes"] == 24 * 128 * ROW
-    a, b = curve[:2]
-    rise = (b["tokens_per_s"] - a["tokens_per_s"]) / ((b["pool_bytes"] - a["pool_bytes"]) / GIB)
-    assert a["per_gib"] == pytest.approx(rise)
-    low, high = a["per_gib_interval"]
-    assert low < rise < high
-    assert next(one for one in curve if one["pool_bytes"] == 8 * GIB)["tokens_per_s"] == advice["tokens_per_s"]
+    at = next(i for i, one in enumerate(curve) if one["pool_bytes"] == 8 * GIB)
+    here, after = curve[at : at + 2]
+    assert here["tokens_per_s"] == advice["tokens_per_s"]
+    assert after["pool_bytes"] == 9 * GIB
+    assert here["per_gib"] == pytest.approx(after["tokens_per_s"] - here["tokens_per_s"])
+    low, high = here["per_gib_interval"]
+    assert low < here["per_gib"] < high
+    flat = [one["pool_bytes"] for one in curve if (one["share_per_gib"] or 0) < 0.01]
+    assert advice["flat_from_bytes"] in flat
+    assert all(one["pool_bytes"] in flat for one in curve if one["pool_bytes"] >= advice["flat_from_bytes"])
 
 
 @pytest.mark.once
@@ -185,7 +189,7 @@ def test_the_command_prints_thirty_lines_or_json_and_writes_a_page(machine, tmp_
     page = tmp_path / "advice.html"
     said = command(*words, "-o", page).stdout
     assert said.count("\n") <= 31
-    assert said.startswith(f"Run {advice['policy']}, ")
+    assert said.startswith(f"Run {advice['policy']} ")
     for wanted in ("all experts on the CPU", "Warm-up: ", "--moe-cache-slots 37", "not run here", "a further GiB"):
         assert wanted in said
     assert page.read_text().startswith("<!doctype html>")

@@ -43,7 +43,7 @@ def test_a_grid_of_everything_plans_as_its_replays_do_and_every_configuration_is
     assert found["left_out"] == ["lfru+guard"]
     assert found["pairs"]["of"] == 8, "two policies at each of 8 settings with a width"
     assert found["verdict"] == "inconclusive"
-    assert "1 blocks count; at least 7 must" in found["reasons"]
+    assert "1 block counts; at least 7 must" in found["reasons"]
     assert "the machine was not calibrated again afterwards" in found["reasons"]
     assert [len(runs) for runs in found["each_block"][0]["tokens_per_s"]] == [3, *[1] * 23], "the sentinel ran thrice"
     first = rows[0]
@@ -94,7 +94,7 @@ def test_the_command_calibrates_again_and_prints_tables_or_json(machine, tmp_pat
     found = json.loads(command(*words, "--json").stdout)
     assert set(found["drift_by_part"]) == {"hot", "cold", "link", "host"}
     said = command(*words, "--overlap", "on,off", "--not-again", "-o", tmp_path / "V.json").stdout
-    assert "plans equal, tick for tick; 1 blocks" in said
+    assert "plans equal, tick for tick; 1 block," in said
     assert "clocks and temperature are not told by this backend" in " ".join(said.split())
     assert "verdict: inconclusive" in said
 
@@ -185,6 +185,17 @@ def test_dropped_blocks_count_neither_among_the_seven_nor_in_the_figures():
     assert judged["reasons"] == ["6 blocks count; at least 7 must"]
     sentinel[:2] = found.sentinel[:2] * [[1.029], [0.971]]
     assert judge(replace(found, sentinel=sentinel, measured=measured))["blocks_dropped"] == 0
+
+
+def test_too_few_blocks_give_no_interval_and_decide_no_pair():
+    for blocks, there in ((4, False), (5, True)):
+        found = evidence()
+        judged = judge(replace(found, measured=found.measured[:blocks], sentinel=found.sentinel[:blocks]))
+        assert all((each is not None) == there for each in judged["intervals"])
+        pairs = judged["pairs"]["each"]
+        assert pairs
+        assert all((pair["interval"] is not None) == there for pair in pairs)
+        assert any(pair["decided"] for pair in pairs) == there
 
 
 def test_blocks_whose_sentinel_is_off_are_dropped():

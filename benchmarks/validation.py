@@ -1,12 +1,13 @@
 """How far prices are off what this machine does: two shapes, real routing, the machine as it is and held back.
 
     python benchmarks/validation.py --backend cupy [--traces sample,T.npz] [--settings as-is,x16] [--out DIR] [--keep]
+        [--phase all]
 
 For each shape and setting the machine is calibrated, `draw` settings of slots, width, overlap, verify tokens and misses
-run under each policy on every trace, and the machine is calibrated again after the last one. Machines, validations and
-one over them all (all.json, for `slotwise report`) go to `--out`; the same command goes on with what is there, block by
-block. A row says how far off the prices were, in all and by what bounds a configuration, beside a line fitted to misses
-and loads.
+run under each policy on every trace, and the machine is calibrated again after the last one. Of a trace the decode
+steps are run, since a prompt would outweigh them. Machines, validations and one over them all (all.json, for `slotwise
+report`) go to `--out`; the same command goes on with what is there, block by block. A row says how far off the prices
+were, in all and by what bounds a configuration, beside a line fitted to misses and loads.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def part(asked, out: Path, shape: str, setting: str) -> list[dict]:
     traces = asked.traces.split(",")
     for name in traces:
         trace = slotwise.open_trace(name)
+        trace = slotwise.cut(trace, phase="decode") if asked.phase == "decode" else trace
         done = out / f"{shape}-{setting}-{Path(name).stem}.validation.json"
         if not done.exists():
             slotwise.validate(
@@ -89,4 +91,4 @@ def rows(asked):
 
 if __name__ == "__main__":
     bench("validation", __doc__, rows, backend="numpy", shapes="Qwen3-30B-A3B,OLMoE", settings="as-is,x16,x4",
-          traces="sample", draw=5, steps=40, blocks=7, dense_us=30.0, alias_layers=0, out="validation")  # fmt: skip
+          traces="sample", draw=5, steps=40, blocks=7, dense_us=30.0, alias_layers=0, phase="decode", out="validation")  # fmt: skip

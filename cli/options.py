@@ -15,7 +15,7 @@ class Ticks(click.ParamType):
         return value if value == "auto" else click.IntRange(0).convert(value, param, ctx)
 
 
-_DECISIONS: list[Callable] = [
+_GRID: list[Callable] = [
     click.option("--scope", type=click.Choice(["layer", "global"]), default="layer", show_default=True,
                  help="A pool per layer, or one pool for all layers."),
     click.option("--contract", type=click.Choice(["event", "sequential"]), default="event", show_default=True,
@@ -38,12 +38,15 @@ _DECISIONS: list[Callable] = [
     click.option("--batch-gate", type=click.IntRange(0), default=8, show_default=True,
                  help="Largest step, in tokens, that looks ahead."),
     click.option("--steps", type=click.IntRange(0), help="Replay the first N steps. [default: all]"),
-    click.option("--verify-tokens", type=click.IntRange(1), default=1, show_default=True,
-                 help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are "
-                 "the tokens that follow)."),
     click.option("--accept", type=click.FloatRange(0, 1), default=1.0, show_default=True,
                  help="Chance that a drafted token is accepted."),
     click.option("--seed", type=int, default=0, show_default=True, help="Seed of the acceptance draws."),
+]  # fmt: skip
+_DECISIONS: list[Callable] = [
+    *_GRID,
+    click.option("--verify-tokens", type=click.IntRange(1), default=1, show_default=True,
+                 help="Build speculative verify steps of M tokens from a decode trace (optimistic: rejected rows are "
+                 "the tokens that follow)."),
     click.option("--plan-hash", is_flag=True, help="Print the SHA-256 of every decision."),
 ]  # fmt: skip
 _REPLAY: list[Callable] = [
@@ -97,6 +100,11 @@ def one_configuration(command: Callable) -> Callable:
 def decisions(command: Callable) -> Callable:
     """Adds the options that plans depend on; they arrive as keywords of the same names as `slotwise.replay` takes."""
     return _with(_DECISIONS, command)
+
+
+def grid_decisions(command: Callable) -> Callable:
+    """The same without what a grid has its own words for, or always does."""
+    return _with(_GRID, command)
 
 
 def priced(command: Callable) -> Callable:

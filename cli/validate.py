@@ -7,7 +7,7 @@ import click
 
 import slotwise
 
-from .options import decisions, numbers
+from .options import grid_decisions, numbers
 from .progress import resumable, working
 
 
@@ -42,19 +42,17 @@ def _words(text):
 @click.option("--headroom", default="900MiB", show_default=True, help="Device memory to leave free.")
 @click.option("--again/--not-again", default=True, show_default=True,
               help="Calibrate once more at the end; without, nothing is conclusive.")  # fmt: skip
-@decisions
+@grid_decisions
 @click.option("-o", "--output", "out", metavar="DIR", help="Folder for the result, validation.json, and a report on "
               "it; or a new V.json for the result alone. Finished blocks are kept beside the result, and the same "
               "command goes on with them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, plan_hash, verify_tokens, out,
-            **options):  # fmt: skip
+def command(trace, machine, policies, slots, widths, overlaps, verify, misses, as_json, out, **options):
     """Run a grid of a trace T for real, in interleaved blocks, and hold it against the prices of the same grid.
 
     Plans must be equal tick for tick, or the exit code is 1. Errors of predicted tokens/s are given by what bounds a
     configuration; the verdict is passed, failed, or inconclusive where the machine was too restless to tell.
     """
-    del plan_hash, verify_tokens  # plans are always hashed, and --verify lists the tokens
     from slotwise.report import validation_in, write_report
 
     folder = None if out is None or out.endswith(".json") else out

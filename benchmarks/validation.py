@@ -91,4 +91,5 @@ def rows(asked):
 
 if __name__ == "__main__":
     bench("validation", __doc__, rows, backend="numpy", shapes="Qwen3-30B-A3B,OLMoE", settings="as-is,x16,x4",
-          traces="sample", draw=5, steps=40, blocks=7, dense_us=30.0, alias_layers=0, phase="decode", out="validation")  # fmt: skip
+          traces="sample", phase="decode", draw=5, steps=40, blocks=7, dense_us=30.0, alias_layers=0,
+          out="validation")  # fmt: skip

@@ -23,7 +23,7 @@ from .stopwatch import FLOOR, Value
 from .store import HostStore
 
 LAYERS = 4  # of the model that ticks are measured on, at least
-MOST_LAYERS = 512  # whose rows are kept: of very small ones more would take longer than all that is measured
+MOST_LAYERS = 128  # whose rows are kept: of very small ones more would take longer than all that is measured
 TOKENS = (1, 2, 4, 8)  # of a step, to the usual batch gate
 PAIRS = (1, 2, 4)  # tokens that a row serves
 MANY_TOKENS = (32, 256)  # of the steps of a prompt

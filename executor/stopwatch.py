@@ -12,7 +12,10 @@ FLOOR = 1e-9  # seconds: less than any clock here tells, and the least of a mach
 MOST_SPREAD = 10.0  # times the value: more is no measurement, and no machine file takes it
 
 
-MOST_RATE = 1e14  # bytes per second: what takes so little time that no clock shows it; the most of a machine file
+LEAST_RATE, MOST_RATE = (
+    1e6,
+    1e14,
+)  # bytes per second of a machine file: beyond are rows of a few bytes, and no clock tells
 
 
 class Value(NamedTuple):
@@ -40,11 +43,11 @@ class Value(NamedTuple):
 
 
 def rate_of(n_bytes: float, seconds: float, share: float) -> Value:
-    """Bytes per second; at most MOST_RATE, where the seconds are a difference that others' noise has swallowed.
+    """Bytes per second, within LEAST_RATE and MOST_RATE: the seconds may be a difference that noise has swallowed.
 
     share: the spread of the measurement, of its value.
     """
-    rate = min(MOST_RATE, n_bytes / seconds)
+    rate = min(MOST_RATE, max(LEAST_RATE, n_bytes / seconds))
     return Value(rate, rate * share)
 
 

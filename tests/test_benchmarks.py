@@ -144,6 +144,6 @@ def test_prices_are_held_against_runs_over_traces_and_the_same_command_goes_on(t
     assert sum(each["configurations"] for each in part["by bound"].values()) == part["configurations"] == 16
     there = {path.name: path.read_bytes() for path in (tmp_path / "V").iterdir()}
     assert there.keys() == {"tiny-as-is.machine.json", "tiny-as-is-sample.validation.json", "all.json"}
-    assert json.loads(there["all.json"])["configurations"][0]["trace"] == "sample"
+    assert json.loads(there["all.json"])["configurations"][0]["trace"] == "sample-cut"
     bench("validation", *words)
     assert {path.name: path.read_bytes() for path in (tmp_path / "V").iterdir()} == there

@@ -12,7 +12,7 @@ from executor_cases import no_thread_left
 import slotwise
 from slotwise.executor.calibration_link import _figures
 from slotwise.executor.calibration_policies import CALLS, POLICIES, policy_figures
-from slotwise.executor.stopwatch import FLOOR, MOST_RATE, Value, rate_of, settled, usual
+from slotwise.executor.stopwatch import FLOOR, LEAST_RATE, MOST_RATE, Value, rate_of, settled, usual
 from slotwise.replay.machine_figures import FIGURES
 
 pytestmark = pytest.mark.skipif(not built(), reason="the cold chain was not built")
@@ -117,6 +117,7 @@ def test_a_link_of_known_costs_is_found_again():
 def test_a_rate_whose_seconds_no_clock_shows_stays_within_a_machine_file():
     assert rate_of(1e6, 1e-3, 0.5) == (1e9, 5e8)
     assert rate_of(1e9, FLOOR, 0.5).value == FIGURES["host_compute_bytes_per_s"].high == MOST_RATE
+    assert rate_of(12, 1e-3, 0.5).value == FIGURES["host_compute_bytes_per_s"].low == LEAST_RATE
 
 
 def test_rows_of_a_few_bytes_are_measured_in_seconds_and_do_not_fill_memory_with_layers():

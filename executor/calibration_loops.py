@@ -161,11 +161,8 @@ class _Routing:
         self._upload, self._k = executor.backend.upload, executor.top_k
         n_experts = executor.pool.n_experts
         self._dtype = np.uint8 if n_experts <= 255 else np.uint16
-        self._pinned, self._others, self._at = (
-            np.arange(pins),
-            np.arange(pins, n_experts),
-            [0] * (executor.pool.n_layers + 1),
-        )
+        self._pinned, self._others = np.arange(pins), np.arange(pins, n_experts)
+        self._at = [0] * (executor.pool.n_layers + 1)
 
     def of(self, mix: Mix, layer: int) -> tuple[Any, Any]:
         ids = np.full((1, self._k), np.iinfo(self._dtype).max, self._dtype)

@@ -30,7 +30,7 @@ def _rate(meaning: str) -> Range:
 
 
 FIGURES: Mapping[str, Range] = {
-    "ids_s": _seconds("from the device's last work of a layer until the host has the next layer's ids"),
+    "ids_s": _seconds("from a layer's last work until the host has the next one's ids"),
     "policy_s": _seconds("the host decides about a layer's demand, and sorts the work"),
     "policy_ahead_s": _seconds("the host decides about a layer's predictions"),
     "submit_cold_s": _seconds("the host hands a job to the cold chain"),
@@ -39,8 +39,8 @@ FIGURES: Mapping[str, Range] = {
     "submit_load_s": _seconds("the same for each row of the batch"),
     "submit_merge_s": _seconds("the host launches the merge"),
     "submit_next_s": _seconds("the host launches what follows, until it asks for the next layer's ids"),
-    "link_host_s": _seconds("the host looks after copies, in a tick that meets some under way"),
-    "link_ids_s": _seconds("by how much later the next ids come then: commands and words cross the same link"),
+    "link_host_s": _seconds("the host looks after copies, where some are under way"),
+    "link_ids_s": _seconds("by how much later ids then come: words cross the same link"),
     "link_cold_s": _seconds("by how much later the device then has cold results"),
     "merge_s": _seconds("the device merges, beyond its pairs"),
     "merge_pair_s": _seconds("the same for each (token, expert) pair", 1e-3),

@@ -8,7 +8,7 @@ from typing import Any
 from . import metrics
 from .charts_lines import Curve, curves
 from .groups import Groups
-from .machines import BESIDE, ROWS, SHARES, MachineFile, by_rows, by_tokens
+from .machines import BESIDE, ROWS, SHARES, MachineFile, by_rows, by_tokens, decoding
 from .style import LIGHT, Picture, drawn
 
 SPREAD = "Bars: the standard deviation of single measurements."
@@ -28,6 +28,11 @@ def machine_figures(machine: MachineFile, prefix: str = "") -> dict[str, list[Pi
     return {name: drawn(lambda draw=draw: list(draw(machine, prefix))) for name, draw in parts.items()}
 
 
+def _doubling(lines: Mapping[str, Curve]) -> list[float]:
+    """The knots of all curves that are powers of two, so that their numbers find room."""
+    return sorted({x for line in lines.values() for x in line.x if float(x).hex().startswith("0x1.0000000000000p")})
+
+
 def chains(machine: MachineFile, prefix: str) -> Iterator[Picture]:
     """Time of the hot and of the cold chain, by rows and by tokens, for each size of row."""
     for row_bytes in machine.sizes:
@@ -37,17 +42,18 @@ def chains(machine: MachineFile, prefix: str) -> Iterator[Picture]:
             for threads, sheets in found.items():
                 of = f", {threads} thread{'s' * (threads > 1)}" if threads else ""
                 slug = f"{prefix}{chain}-{row_bytes}" + (f"-{threads}" if len(found) > 1 else "")
+                lines = by_rows(sheets)
                 yield curves(
-                    machine, f"{slug}-rows", f"{chain.capitalize()} chain by rows of {size}{of}", by_rows(sheets),
-                    labels=("rows (experts) of a tick", "µs"), log=(True, True), ticks=sheets[-1]["rows"],
+                    machine, f"{slug}-rows", f"{chain.capitalize()} chain by rows of {size}{of}", lines,
+                    labels=("rows (experts) of a tick", "µs"), log=(True, True), ticks=_doubling(lines),
                     caption=f"From the start of the work to its end; each row serves one token. {SPREAD}",
                 )  # fmt: skip
                 if lines := by_tokens(sheets):
                     yield curves(
                         machine, f"{slug}-tokens", f"{chain.capitalize()} chain by tokens, rows of {size}{of}", lines,
-                        labels=(f"tokens that each row serves, in steps of {sheets[-1]['tokens']}", "µs"),
-                        log=(True, True), ticks=sheets[-1]["pairs_per_row"],
-                        caption=f"Flat: reading the row takes longest. Rising: computing does. {SPREAD}",
+                        labels=("tokens that each row serves", "µs"), log=(True, True), ticks=_doubling(lines),
+                        caption=f"In steps of {decoding(sheets)[-1]['tokens']} tokens, and of more where a row serves "
+                        f"more. Flat: reading the row takes longest. Rising: computing does. {SPREAD}",
                     )  # fmt: skip
     if not machine.found["sheets"]:
         for chain in ("hot", "cold"):

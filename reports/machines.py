@@ -111,28 +111,41 @@ def written(value: float, unit: str) -> str:
     return metrics.number(value * UNITS[unit][1])
 
 
+def decoding(sheets: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Those of steps in which a row can be the only one, and serve one token; all, where there are none."""
+    return [sheet for sheet in sheets if sheet["rows"][0] == sheet["pairs_per_row"][0] == 1] or sheets
+
+
 def by_rows(sheets: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
     """Microseconds by rows, a curve for each number of tokens; each row serves one of them."""
     return {
         _tokens(sheet["tokens"]): Curve(
             sheet["rows"], [1e6 * line[0] for line in sheet["seconds"]], [1e6 * line[0] for line in sheet["spread_s"]]
         )
-        for sheet in sheets
+        for sheet in decoding(sheets)
     }
 
 
 def by_tokens(sheets: Sequence[Mapping[str, Any]]) -> dict[str, Curve]:
-    """Microseconds by the tokens that each row serves, a curve for each number of rows, in the largest steps known."""
-    sheet = sheets[-1]
-    if len(sheet["pairs_per_row"]) < 2:
+    """Microseconds by the tokens that each row serves, a curve for a few numbers of rows: in the largest steps of
+    decoding, and beyond what those reach in larger steps."""
+    first = sheets.index(decoding(sheets)[-1])
+    if len(sheets[first]["pairs_per_row"]) < 2:
         return {}
-    some = range(0, len(sheet["rows"]), max(1, len(sheet["rows"]) // 5))
-    return {
-        f"{sheet['rows'][i]} row{'s' * (sheet['rows'][i] > 1)}": Curve(
-            sheet["pairs_per_row"], [1e6 * v for v in sheet["seconds"][i]], [1e6 * v for v in sheet["spread_s"][i]]
-        )
-        for i in some
-    }
+    known = sheets[first]["rows"]
+    some = known if len(known) <= 5 else [rows for rows in known if rows in (1, 4, 16, 64, 256)]
+    return {f"{rows} row{'s' * (rows > 1)}": _shared(sheets[first:], rows) for rows in some}
+
+
+def _shared(sheets: Sequence[Mapping[str, Any]], rows: int) -> Curve:
+    found: dict[float, tuple[float, float]] = {}
+    for sheet in sheets:
+        if rows in sheet["rows"]:
+            at = sheet["rows"].index(rows)
+            cells = zip(sheet["pairs_per_row"], sheet["seconds"][at], sheet["spread_s"][at], strict=True)
+            found = {pairs: (1e6 * seconds, 1e6 * spread) for pairs, seconds, spread in cells} | found
+    x = sorted(found)
+    return Curve(x, [found[pairs][0] for pairs in x], [found[pairs][1] for pairs in x])
 
 
 def _tokens(n: int) -> str:

@@ -218,3 +218,19 @@ def test_nothing_is_wider_than_the_screen(browse, both, tmp_path, label, width):
     assert found
     assert int(found[1]) <= width
     assert browse(folder / "report.html", "--dump-dom").count("<svg") == len(list((folder / "figures").iterdir()))
+
+
+def test_steps_of_a_prompt_lengthen_the_curves_by_tokens_and_are_none_by_rows(measured, tmp_path):
+    def prompt(chain, threads):
+        seconds = ((1e-4, 4e-4), (4e-4, 16e-4))
+        return Sheet(chain, ROW, 256, (2, 8), (4.0, 32.0), seconds, ((0.0, 0.0), (0.0, 0.0)), threads)
+
+    sheets = (sheet("hot", 1, None), sheet("hot", 4, None), prompt("hot", None), sheet("cold", 1, 4), prompt("cold", 4))
+    _, page = report(replace(measured, sheets=sheets), tmp_path)
+    said = {attrs["aria-label"] for _, attrs in page.tags if attrs.get("role") == "img"}
+    (rows,) = [text for text in said if "Hot chain by rows" in text]
+    assert "256" not in rows
+    (tokens,) = [text for text in said if "Hot chain by tokens" in text]
+    found = rounded(tokens)
+    assert found.startswith("1 row: 10 ± 1 at 1, 15 ± 1.5 at 2; ")
+    assert "2 rows: 20 ± 2 at 1, 400 ± 0 at 32; 8 rows: " in found

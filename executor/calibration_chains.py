@@ -78,9 +78,17 @@ class Bench:
     def cold_after_a_gap(self, tokens: int, rows: int, pairs: int) -> float:
         """The same, whatever was before."""
         job = self.submit(tokens, rows, pairs)
-        submitted = time.monotonic()
+        return self.waited(job, time.monotonic())
+
+    def waited(self, job: int, submitted: float) -> float:
+        """Seconds from then until a job of the cold chain is done, once it is."""
         self.chain.wait(job)
         return max(FLOOR, self.chain.times(job)[1] - submitted)
+
+    def copies(self, sources: np.ndarray) -> list[Copy]:
+        """Of these rows of the store into the next slots."""
+        targets = self.rows("hot", 1, len(sources), 1).rows.tolist()
+        return [Copy(*pair, self.layout.row_bytes) for pair in zip(sources.tolist(), targets, strict=True)]
 
 
 def sheets(
@@ -235,8 +243,7 @@ def _pace(bench: Bench, taken: dict[str, list[float]], seconds: float) -> None:
 def _batches(bench: Bench, rows: int) -> Iterator[list[Copy]]:
     """Rows of the store into slots, batch after batch."""
     while True:
-        sources, targets = bench.rows("cold", 1, rows, 1).rows.tolist(), bench.rows("hot", 1, rows, 1).rows.tolist()
-        yield [Copy(*pair, bench.layout.row_bytes) for pair in zip(sources, targets, strict=True)]
+        yield bench.copies(bench.rows("cold", 1, rows, 1).rows)
 
 
 def _knots(most: int) -> list[int]:

@@ -57,13 +57,11 @@ def computed_figures(
     for turn in range(rounds + 1):
         for rows in random.permutation(COMPUTED).tolist():
             alone = bench.cold(1, rows, 1)
-            work, targets = bench.rows("cold", 1, rows, 1), bench.rows("hot", 1, rows, 1).rows.tolist()
-            copies = [Copy(*pair, bench.layout.row_bytes) for pair in zip(work.rows.tolist(), targets, strict=True)]
-            job = bench.start(1, work)
-            submitted = time.monotonic()
+            work = bench.rows("cold", 1, rows, 1)
+            copies = bench.copies(work.rows)
+            job, submitted = bench.start(1, work), time.monotonic()
             ticket = executor.transfers.start(copies)
-            bench.chain.wait(job)
-            cold = max(FLOOR, bench.chain.times(job)[1] - submitted)
+            cold = bench.waited(job, submitted)
             for name, seconds in (("alone", alone), ("cold", cold), ("link", _spent(executor, ticket))):
                 if turn:
                     taken[name][rows].append(seconds)

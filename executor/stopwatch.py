@@ -12,10 +12,7 @@ FLOOR = 1e-9  # seconds: less than any clock here tells, and the least of a mach
 MOST_SPREAD = 10.0  # times the value: more is no measurement, and no machine file takes it
 
 
-LEAST_RATE, MOST_RATE = (
-    1e6,
-    1e14,
-)  # bytes per second of a machine file: beyond are rows of a few bytes, and no clock tells
+LEAST_RATE, MOST_RATE = 1e6, 1e14  # bytes per second of a machine file: beyond, rows have a few bytes or no clock tells
 
 
 class Value(NamedTuple):

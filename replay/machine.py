@@ -67,10 +67,8 @@ class Machine:
 
     def row_s(self, kind: str, row_bytes: int) -> float:
         """Seconds of the link for one row of a batch: `demand`, `ahead`, or `computed` on the CPU at the same time."""
-        return (
-            self["copy_ahead_row_s" if kind == "ahead" else "copy_demand_row_s"]
-            + row_bytes / self[f"copy_{kind}_bytes_per_s"]
-        )
+        beyond = self["copy_ahead_row_s" if kind == "ahead" else "copy_demand_row_s"]
+        return beyond + row_bytes / self[f"copy_{kind}_bytes_per_s"]
 
     def to_dict(self) -> dict[str, Any]:
         """The object in the file."""

@@ -103,8 +103,7 @@ def pass_time(s, until):
 def arrive(s, f):
     """The ids of a layer reach the host, which decides: later, and for longer, while the link works."""
     s[HOST] = max(s[HOST], s[GPU])
-    pass_time(s, s[HOST])
-    crossed = s[QUEUED] > s[DONE]
+    crossed = s[QUEUED] - s[DONE] > max(0.0, s[HOST] - s[LINK])  # once the link has worked up to now
     ids_s = f[IDS] + (f[LINK_IDS] if crossed else 0.0)
     s[HOST] += ids_s
     s[IDS_S] += ids_s

@@ -34,7 +34,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
     phases [steps]; totals [2 phases, N_STATE] receives what each step added to `state`;
     jobs, chain_ends, handed: scratch of the caller, who keeps it alive: a pointer to an array of our own would not.
     gates [kinds, tokens + 1, hot rows + 1, cold rows + 1]: where chains overlap, if a table says it (`gate.gates_of`);
-    kinds [layers]: whose sheets price a layer; row_s [layers, 3]: link seconds of a row by `PricedRun`'s kinds;
+    kinds [layers]: whose sheets price a layer; row_s [layers, 3]: link seconds of a row, see `Pricer`;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
     n_layers, n_experts = land.shape

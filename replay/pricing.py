@@ -127,9 +127,8 @@ class Pricer:
         )  # fmt: skip
         self._wake = np.array([[each.gap_s, each.seconds] for each in machine.wake]).reshape(-1, 2)
         self._row_bytes = np.array(rows, np.int64)
-        self._row_s = np.array(
-            [[machine.row_s(kind, size) for kind in ("demand", "ahead", "computed")] for size in rows]
-        )
+        kinds = "demand", "ahead", "computed"  # what the walk counts on, in this order
+        self._row_s = np.array([[machine.row_s(kind, size) for kind in kinds] for size in rows])
         self._figures = self._set(machine, threads, trace)
         self._state, self._totals = np.zeros(N_STATE), np.zeros((2, N_STATE))
         self._land = np.full((trace.n_layers, trace.n_experts), -1.0)

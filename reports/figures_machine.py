@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import frexp
 from typing import Any
 
 from . import metrics
@@ -30,7 +31,7 @@ def machine_figures(machine: MachineFile, prefix: str = "") -> dict[str, list[Pi
 
 def _doubling(lines: Mapping[str, Curve]) -> list[float]:
     """The knots of all curves that are powers of two, so that their numbers find room."""
-    return sorted({x for line in lines.values() for x in line.x if float(x).hex().startswith("0x1.0000000000000p")})
+    return sorted({x for line in lines.values() for x in line.x if frexp(x)[0] == 0.5})
 
 
 def chains(machine: MachineFile, prefix: str) -> Iterator[Picture]:

@@ -119,12 +119,8 @@ def advise(
         overlaps = ("on",)  # a line in misses knows no other
     predicting = opened.predicted_width or options.get("predictor", "trace") not in ("trace", "none")
     usual = (0,) if anchors or not predicting else (0, min(WIDTH, opened.predicted_width or WIDTH))
-    sizes = sorted(
-        {
-            min(max(size, sum(rows)), opened.n_experts * sum(rows))
-            for size in (*(int(room * s) for s in SHARES), room + GIB)
-        }
-    )
+    wanted = [*(int(room * share) for share in SHARES), room + GIB]
+    sizes = sorted({min(max(size, sum(rows)), opened.n_experts * sum(rows)) for size in wanted})
     study.total = len(sizes) + len(sizes_of(opened.n_experts)) + 5 + study.done
     tried = sorted(set(usual if widths is None else widths))
     found, refused = study.candidates(policies, tried, scopes, overlaps, {"vram": room, **given})

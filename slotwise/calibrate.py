@@ -95,7 +95,6 @@ def layout_of(shape: str | None, hidden: int | None, intermediate: int | None, d
 
 def _records(found: Measured) -> dict[str, Any]:
     figures = {name: Figure(*value) for name, value in found.figures.items()}
-    shares = SHARES
     return {
         "figures": figures,
         "sheets": tuple(map(_sheet, found.sheets)),
@@ -105,7 +104,7 @@ def _records(found: Measured) -> dict[str, Any]:
         "overlap": {name: Figure(*value) for name, value in found.overlap.items()},
         "wake": tuple(Wake(**each) for each in found.wake),
         "contention": tuple(
-            Contention(each["threads"], **{name: Figure(**each[name]) for name in shares}) for each in found.contention
+            Contention(each["threads"], **{name: Figure(**each[name]) for name in SHARES}) for each in found.contention
         ),
     }
 

@@ -20,7 +20,8 @@ import numpy as np
 from peers import bench
 
 from slotwise.executor.ceilings import l3_bytes
-from slotwise.executor.cold import ColdChain, RowLayout, physical_cores
+from slotwise.executor.cold import ColdChain, RowLayout
+from slotwise.executor.cores import physical_cores, usual_threads
 from slotwise.executor.dtypes import DTYPES, encode
 
 HIDDEN, INNER = 2048, 768
@@ -94,7 +95,7 @@ def measured(calls: dict[str, Callable[[], float]], runs: int) -> tuple[dict[str
 
 
 def rows(asked: Namespace) -> Iterator[dict]:
-    threads = asked.threads or max(1, len(physical_cores()) - 1)
+    threads = asked.threads or usual_threads()
     cores = physical_cores()[-threads:] if asked.pin and threads <= len(physical_cores()) else None
     runs, most = (3, 2) if asked.tiny else (asked.runs, 8)
     with ColdChain(threads, cores=cores, variant=asked.variant or None, activations=asked.activations) as chain:

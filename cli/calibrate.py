@@ -13,7 +13,7 @@ from .progress import working
 @click.command(
     "calibrate",
     epilog="Examples: slotwise calibrate -o machine.json --shape OLMoE-1B-7B; "
-    "slotwise calibrate -o machine.json --backend cupy --shape Qwen3-30B-A3B --cpu-threads 15; "
+    "slotwise calibrate -o machine.json --backend cupy --shape Qwen3-30B-A3B --cpu-threads 13; "
     "slotwise replay T --machine machine.json",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -26,7 +26,11 @@ from .progress import working
 @click.option("--dtype", help="Stored dtype of all projections, in place of the shape's: f32, f16, bf16, Q8_0, ...")
 @click.option("--experts", type=click.IntRange(8, 4096), default=64, show_default=True, help="Experts of a layer.")
 @click.option("--top-k", type=click.IntRange(2, 64), default=8, show_default=True, help="Experts that a token takes.")
-@click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
+@click.option(
+    "--cpu-threads",
+    type=click.IntRange(1),
+    help="Threads of the cold chain. [default: seven of eight physical cores, less one]",
+)
 @click.option(
     "--spin-us", type=click.FloatRange(0, 1e6), default=1000.0, show_default=True,
     help="Microseconds that idle threads of the cold chain watch memory before they sleep.",

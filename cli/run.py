@@ -100,7 +100,11 @@ class DenseTime(click.ParamType):
 @click.option("--device", type=click.IntRange(0), help="Number of the GPU. [default: 0]")
 @click.option("--sms", type=click.IntRange(1), help="SMs that the hot chain may use: imitates a smaller GPU.")
 @click.option("--alias-layers", type=click.IntRange(1), help="Store the rows of N layers only; others are aliases.")
-@click.option("--cpu-threads", type=click.IntRange(1), help="Threads of the cold chain. [default: physical cores - 1]")
+@click.option(
+    "--cpu-threads",
+    type=click.IntRange(1),
+    help="Threads of the cold chain. [default: seven of eight physical cores, less one]",
+)
 @click.option(
     "--spin-us",
     type=click.FloatRange(0, 1e6),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from slotwise.policies import Pool
 
 from .backend import Backend
 from .calibration_chains import beside, sheets, wake
-from .calibration_host import host_figures, overlap_s
+from .calibration_host import TURNS, HostLoops, overlap_s
 from .calibration_link import computed_figures, link_figures
 from .calibration_policies import POLICIES, policy_figures
 from .ceilings import l3_bytes
@@ -77,49 +78,60 @@ def calibrate(
     """
     if n_experts < 4 * top_k or top_k < 2:
         raise BadExecutor(f"experts={n_experts}, top_k={top_k}: at least 2 chosen ones, and four times as many experts")
-    parts = ("chains", "link", "wake", "contention", "host", "policies")
-    said = (lambda done, what: progress(done, len(parts), what)) if progress else lambda done, what: None
+    parts = (
+        "the host", "hot and cold chain", "the host", "the link", "waking up", "chains and link beside each other",
+        "the host", "what policies take",
+    )  # fmt: skip
+    begun = enumerate((*parts, "done"))
+
+    def said() -> None:
+        done, what = next(begun)
+        if progress:
+            progress(done, len(parts), what)
+
     random = np.random.default_rng(seed)
     with closing(make()) as kept:
         pool_bytes = effort.pool_bytes or max(POOL_BYTES, 8 * l3_bytes())
         stored = min(MOST_LAYERS, max(1, -(-pool_bytes // (n_experts * layout.row_bytes))))
         layouts = [layout] * max(LAYERS, stored)
         store = HostStore(layouts, n_experts, kept, alias_layers=stored).fill(seed, chain)
-        said(0, "hot and cold chain")
-        with (
-            _bench(make(), store, chain, min(pool_bytes, POOL_BYTES), top_k=top_k, link_pad=link_pad) as executor,
-            executor.backend.queue(),
-        ):
-            _fill(executor)
+        loops = HostLoops(
+            make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps, random=random
+        )  # fmt: skip
+        bench = partial(_bench, make, store, chain, min(pool_bytes, POOL_BYTES), top_k=top_k, link_pad=link_pad)
+        said()
+        loops.turns(TURNS // 3)
+        said()
+        with bench() as executor:
             grids, rates = sheets(
                 executor, random, tokens=TOKENS, pairs=PAIRS, many=MANY_TOKENS, budget_s=effort.sheets_s
             )
-            said(1, "the link")
+        said()
+        loops.turns(TURNS // 3)
+        said()
+        with bench() as executor:
             figures = link_figures(executor, random, rounds=effort.steps)
-            said(2, "waking up")
+            said()
             late = wake(executor, random, times=effort.waits)
-            said(3, "chains and link beside each other")
+            said()
             contention, overlap = beside(executor, random, seconds=effort.beside_s)
             figures["copy_computed_bytes_per_s"], share = computed_figures(
                 executor, random, rounds=effort.steps, link=figures,
                 link_with_cold=contention[0]["link_with_cold"]["value"],
             )  # fmt: skip
             contention[0]["cold_with_own"] = share._asdict()
-        said(4, "what the host does")
-        crossed_s = _chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1)
-        host = host_figures(
-            make, store, chain, top_k=top_k, link_pad=link_pad, steps=effort.steps,
-            crossed_s=crossed_s, random=random,
-        )  # fmt: skip
+        said()
+        loops.turns(TURNS - 2 * (TURNS // 3))
+        host = loops.figures(_chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1))
         gain_s = _gain_s(grids, top_k // 2, host["submit_hot_s"].value, *(each.value for each in overlap.values()))
         overlap["overlap_s"] = overlap_s(
             make, store, chain, top_k=top_k, steps=effort.steps, gain_s=gain_s, random=random
         ).checked()  # fmt: skip
-        said(5, "what policies take")
+        said()
         calls = policy_figures(
             (*POLICIES, *policies), host, n_experts=n_experts, top_k=top_k, steps=effort.steps, random=random
         )  # fmt: skip
-    said(6, "done")
+    said()
     every = {name: Value(max(FLOOR, value), spread) for name, (value, spread) in (rates | figures | host).items()}
     return Measured({name: value.checked() for name, value in every.items()}, grids, late, contention, calls, overlap)
 
@@ -140,9 +152,10 @@ def _gain_s(
     return hot_s + cold_s - first_s - max(hot_s - first_s * hot_with_cold, left_s - first_s * cold_with_hot)
 
 
+@contextmanager
 def _bench(
-    backend: Backend, store: HostStore, chain: ColdChain, pool_bytes: int, *, top_k: int, link_pad: int
-) -> Executor:
+    make: Callable[[], Backend], store: HostStore, chain: ColdChain, pool_bytes: int, *, top_k: int, link_pad: int
+) -> Iterator[Executor]:
     """An executor whose slots hold so many bytes of rows, timed; what chains and link are measured on.
 
     Its pool decides nothing: copies and chains are called directly.
@@ -150,10 +163,12 @@ def _bench(
     a_slot_each = store.n_layers * store.row_bytes[0]
     slots = min(store.n_experts, max(2 * top_k, -(-pool_bytes // a_slot_each)))
     pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=slots, full=True)
-    return Executor(
-        pool, store, backend, chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad,
+    with Executor(
+        pool, store, make(), chain, top_k=top_k, headroom_bytes=0, link_pad=link_pad,
         max_tokens=max(MANY_TOKENS), timing=True,
-    )  # fmt: skip
+    ) as executor, executor.backend.queue():  # fmt: skip
+        _fill(executor)
+        yield executor
 
 
 def _fill(executor: Executor) -> None:

@@ -35,78 +35,96 @@ TURNS = 6  # of loops that are held against each other
 LEAST_STEPS = 4  # of a turn: ticks of every kind
 
 
-def host_figures(
-    make: Callable[[], Backend], store: HostStore, chain: ColdChain, *, top_k: int, link_pad: int, steps: int,
-    crossed_s: float, random: np.random.Generator,
-) -> dict[str, Value]:  # fmt: skip
-    """All figures that are not the chains' or the link's.
+class HostLoops:
+    """Loops of ticks, run in turns: a host's speed drifts by a tenth at times, so turns are best far apart."""
 
-    crossed_s: by how much longer the cold chain takes for one row of one token beside the link.
-    """
-    half = top_k // 2
-    nothing, hits, one, every = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
-    ahead = hits._replace(ahead=half)
-    usually = {nothing: 0.12, hits: 0.45, one: 0.25, Mix(top_k - 2, 2): 0.12, every: 0.06}  # about as decoding goes
-    loops = {
-        "idle": Loop({nothing: 1.0}), "dense": Loop({nothing: 1.0}, dense_us=DENSE_US), "plain": Loop(usually),
-        "crossed": Loop(usually, crossed=2 * top_k), "loads": Loop(usually, max_loads=top_k),
-        "ahead": Loop({hits: 0.5, ahead: 0.5}),
-    }  # fmt: skip
-    ticks: dict[str, list[Ticks]] = {name: [] for name in loops}
-    with TemporaryDirectory() as folder:
-        for _ in range(TURNS):
-            for name, loop in loops.items():
+    def __init__(
+        self, make: Callable[[], Backend], store: HostStore, chain: ColdChain, *, top_k: int, link_pad: int,
+        steps: int, random: np.random.Generator,
+    ):  # fmt: skip
+        self.make, self.store, self.chain, self.top_k, self.link_pad = make, store, chain, top_k, link_pad
+        self.steps, self.random = steps, random
+        self.usually = {  # about as decoding goes
+            Mix(): 0.12, Mix(top_k): 0.45, Mix(top_k - 1, 1): 0.25, Mix(top_k - 2, 2): 0.12, Mix(0, top_k): 0.06
+        }  # fmt: skip
+        self.loops = {
+            "idle": Loop({Mix(): 1.0}), "dense": Loop({Mix(): 1.0}, dense_us=DENSE_US), "plain": Loop(self.usually),
+            "crossed": Loop(self.usually, crossed=2 * top_k), "loads": Loop(self.usually, max_loads=top_k),
+            "ahead": Loop({Mix(top_k): 0.5, Mix(top_k, ahead=top_k // 2): 0.5}),
+        }  # fmt: skip
+        self.ticks: dict[str, list[Ticks]] = {name: [] for name in self.loops}
+
+    def turns(self, count: int) -> None:
+        """So many turns of TURNS."""
+        with TemporaryDirectory() as folder:
+            for name, loop in [*self.loops.items()] * count:
                 found = run_loop(
-                    loop, make, store, chain, Path(folder), top_k=top_k, link_pad=link_pad,
-                    steps=max(LEAST_STEPS, 2 * steps // TURNS), random=random,
+                    loop, self.make, self.store, self.chain, Path(folder), top_k=self.top_k, link_pad=self.link_pad,
+                    steps=_steps_of_a_turn(self.steps), random=self.random,
                 )  # fmt: skip
-                ticks[name].append(found)
+                self.ticks[name].append(found)
 
-    def took(what: str, name: str, mix: Mix) -> Value:
-        return usual(of_kind(ticks[name], mix, loops[name], what))
+    def figures(self, crossed_s: float) -> dict[str, Value]:
+        """All figures that are not the chains' or the link's.
 
-    def more(what: str, name: str, other: str, mix: Mix) -> Value:
-        return took(what, name, mix).less(took(what, other, mix))
+        crossed_s: by how much longer the cold chain takes for one row of one token beside the link.
+        """
+        top_k = self.top_k
+        nothing, hits, one, every = Mix(), Mix(top_k), Mix(top_k - 1, 1), Mix(0, top_k)
+        ahead = Mix(top_k, ahead=top_k // 2)
 
-    pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=1, full=True)
-    with Executor(
-        pool, store, make(), chain, top_k=top_k, headroom_bytes=0, max_tokens=MOST_TOKENS
-    ) as executor, executor.backend.queue():  # fmt: skip
-        found = _device_figures(executor, top_k, steps, random)
-        waits = not executor.backend.counter
-    once = more("start", "loads", "crossed", one)
-    a_load = more("start", "loads", "crossed", every).less(once).over(top_k - 1)
-    a_batch = once.less(a_load)
-    link_host = more("policy", "crossed", "plain", nothing).plus(more("start", "crossed", "plain", nothing))
-    link_ids = more("period", "crossed", "plain", nothing).less(link_host)
-    start = partial(took, "start", "plain")
-    demanded = [of_kind(ticks["plain"], mix, loops["plain"], "policy") for mix in usually if mix != nothing]
-    found |= {
-        "policy_s": settled(np.concatenate(demanded)),
-        "policy_ahead_s": took("start", "ahead", ahead).less(
-            took("start", "ahead", hits), a_batch, Value(half * a_load.value, 0.0)
-        ),
-        "submit_hot_s": start(hits).less(start(nothing)),
-        "submit_cold_s": start(one).less(start(hits)),
-        "submit_batch_s": a_batch,
-        "submit_load_s": a_load,
-        "link_host_s": link_host,
-        "link_ids_s": link_ids,
-        "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(crossed_s, 0.0)),
-    }  # fmt: skip
-    period = took("period", "idle", nothing)
-    if waits:  # its words and results cross no link, and its merge runs on the calling thread
-        other = took("policy", "idle", nothing), found["ids_s"], found["merge_s"], found["dense_s"]
-        nothing_s = dict.fromkeys(("submit_next_s", "link_ids_s", "link_cold_s"), Value(FLOOR, 0.0))
-        return found | {"submit_merge_s": period.less(*other)} | nothing_s
-    dense = [took(what, "dense", nothing) for what in ("policy", "start", "merge")]
-    device = found["merge_s"], found["dense_s"], Value(DENSE_US * 1e-6, 0.0)
-    found["ids_s"] = ids = took("period", "dense", nothing).less(*dense, *device)
-    launch = settled(np.concatenate([each.merge for name in ("plain", "loads") for each in ticks[name]]))
-    return found | {
-        "submit_merge_s": launch.plus(start(nothing)),
-        "submit_next_s": period.less(*(took(what, "idle", nothing) for what in ("policy", "start", "merge")), ids),
-    }
+        def took(what: str, name: str, mix: Mix) -> Value:
+            return usual(of_kind(self.ticks[name], mix, self.loops[name], what))
+
+        def more(what: str, name: str, other: str, mix: Mix) -> Value:
+            return took(what, name, mix).less(took(what, other, mix))
+
+        store = self.store
+        pool = Pool("lru", n_layers=store.n_layers, n_experts=store.n_experts, slots=1, full=True)
+        with Executor(
+            pool, store, self.make(), self.chain, top_k=top_k, headroom_bytes=0, max_tokens=MOST_TOKENS
+        ) as executor, executor.backend.queue():  # fmt: skip
+            found = _device_figures(executor, top_k, self.steps, self.random)
+            waits = not executor.backend.counter
+        once = more("start", "loads", "crossed", one)
+        a_load = more("start", "loads", "crossed", every).less(once).over(top_k - 1)
+        a_batch = once.less(a_load)
+        link_host = more("policy", "crossed", "plain", nothing).plus(more("start", "crossed", "plain", nothing))
+        link_ids = more("period", "crossed", "plain", nothing).less(link_host)
+        start = partial(took, "start", "plain")
+        demanded = [
+            of_kind(self.ticks["plain"], mix, self.loops["plain"], "policy") for mix in self.usually if mix != nothing
+        ]
+        found |= {
+            "policy_s": settled(np.concatenate(demanded)),
+            "policy_ahead_s": took("start", "ahead", ahead).less(
+                took("start", "ahead", hits), a_batch, Value(ahead.ahead * a_load.value, 0.0)
+            ),
+            "submit_hot_s": start(hits).less(start(nothing)),
+            "submit_cold_s": start(one).less(start(hits)),
+            "submit_batch_s": a_batch,
+            "submit_load_s": a_load,
+            "link_host_s": link_host,
+            "link_ids_s": link_ids,
+            "link_cold_s": more("period", "crossed", "plain", one).less(link_host, link_ids, Value(crossed_s, 0.0)),
+        }  # fmt: skip
+        period = took("period", "idle", nothing)
+        if waits:  # its words and results cross no link, and its merge runs on the calling thread
+            other = took("policy", "idle", nothing), found["ids_s"], found["merge_s"], found["dense_s"]
+            nothing_s = dict.fromkeys(("submit_next_s", "link_ids_s", "link_cold_s"), Value(FLOOR, 0.0))
+            return found | {"submit_merge_s": period.less(*other)} | nothing_s
+        dense = [took(what, "dense", nothing) for what in ("policy", "start", "merge")]
+        device = found["merge_s"], found["dense_s"], Value(DENSE_US * 1e-6, 0.0)
+        found["ids_s"] = ids = took("period", "dense", nothing).less(*dense, *device)
+        launch = settled(np.concatenate([each.merge for name in ("plain", "loads") for each in self.ticks[name]]))
+        return found | {
+            "submit_merge_s": launch.plus(start(nothing)),
+            "submit_next_s": period.less(*(took(what, "idle", nothing) for what in ("policy", "start", "merge")), ids),
+        }
+
+
+def _steps_of_a_turn(steps: int) -> int:
+    return max(LEAST_STEPS, 2 * steps // TURNS)
 
 
 def overlap_s(
@@ -126,7 +144,7 @@ def overlap_s(
                 loop = Loop({mix: 1.0}, overlap=overlap)
                 found = run_loop(
                     loop, make, store, chain, Path(folder), top_k=top_k, link_pad=0,
-                    steps=max(LEAST_STEPS, 2 * steps // TURNS), random=random,
+                    steps=_steps_of_a_turn(steps), random=random,
                 )  # fmt: skip
                 periods.append(usual(found.period))
     on, off = (

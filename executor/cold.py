@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .cores import usual_threads
 from .dtypes import dtype_named
 from .errors import BadExecutor, WorkerFailed
 
@@ -116,16 +117,6 @@ def cold_module(kind: str) -> ModuleType:
     return import_module(f".cold_{kind}", __package__)
 
 
-def physical_cores() -> tuple[int, ...]:
-    """One logical processor for each physical core that this process may run on, in rising order."""
-    allowed = sorted(os.sched_getaffinity(0))
-    seen: dict[str, int] = {}
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        seen.setdefault(siblings.read_text() if siblings.exists() else str(cpu), cpu)
-    return tuple(seen.values())
-
-
 def _close(pool: Any, process: int) -> None:
     if os.getpid() == process:  # after a fork the threads are the parent's
         pool.close()
@@ -134,7 +125,7 @@ def _close(pool: Any, process: int) -> None:
 class ColdChain:
     """Threads that compute the experts of jobs, in the order of submission. Also a context manager.
 
-    threads: default, the physical cores of this process less one, at least one.
+    threads: default, `usual_threads`.
     spin_us: how long an idle thread watches memory before it sleeps: by default about as long as a layer's attention
     takes, since a thread that must be woken is late by tens of microseconds. Whoever waits watches 20 ms at least.
     cores: one core number per thread to pin it to; None pins nothing.
@@ -157,7 +148,7 @@ class ColdChain:
         kind: str = "native",
     ):
         if threads is None:
-            threads = len(cores) if cores is not None else max(1, len(physical_cores()) - 1)
+            threads = len(cores) if cores is not None else usual_threads()
         if not 1 <= threads <= 1024:
             raise BadExecutor(f"threads={threads}: from 1 to 1024")
         if cores is not None and len(cores) != threads:

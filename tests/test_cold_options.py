@@ -5,7 +5,8 @@ import pytest
 from cold_cases import needs_native
 from conftest import python
 
-from slotwise.executor.cold import ColdChain, RowLayout, physical_cores
+from slotwise.executor.cold import ColdChain, RowLayout
+from slotwise.executor.cores import physical_cores, usual_threads
 from slotwise.executor.errors import BadExecutor
 
 
@@ -50,6 +51,12 @@ def test_physical_cores_are_among_those_that_this_process_may_use():
 
     assert set(physical_cores()) <= os.sched_getaffinity(0)
     assert physical_cores()
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (4, 3), (8, 6), (16, 13), (32, 27)])
+def test_usual_threads_leave_cores_to_the_caller_and_to_what_else_runs(monkeypatch, cores, threads):
+    monkeypatch.setattr("slotwise.executor.cores.physical_cores", lambda: tuple(range(cores)))
+    assert usual_threads() == threads
 
 
 def test_a_chain_that_is_not_open_says_so():

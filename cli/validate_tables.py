@@ -44,10 +44,11 @@ def print_validation(result):
         f"wrong sign {pairs['wrong_sign']}, wrong size {pairs['wrong_size']}; "
         f"Kendall's tau {_tau(result['kendall_tau'])}"
     )
-    drift = "not calibrated again" if result["drift"] is None else f"calibrations differ by {_share(result['drift'])}"
+    drift = result["drift"]
+    again = "not calibrated again" if drift is None else f"prices of two calibrations differ by {_share(drift)}"
     wrapped(
         f"plans equal, tick for tick; {_count(result['blocks'], 'block')}, {result['blocks_dropped']} dropped as their "
-        f"sentinel was off; noise floor {_share(result['noise_floor'])}; {drift}"
+        f"sentinel was off; noise floor {_share(result['noise_floor'])}; {again}"
     )
     wrapped(_conditions([block["load"] for block in result["each_block"]]))
     wrapped(f"verdict: {result['verdict']}" + "".join(f"; {reason}" for reason in result["reasons"]))

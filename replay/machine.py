@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Machine:
         """The object in the file."""
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of its content, whatever the file's spaces."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()

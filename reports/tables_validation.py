@@ -44,7 +44,7 @@ def _facts(found: Validation) -> list[tuple[str, str]]:
         "plans": f"{said.get('plans')}, tick for tick",
         "blocks": f"{said['blocks']}, of which {said['blocks_dropped']} dropped",
         "noise floor": metrics.percent(said["noise_floor"]),
-        "calibrations apart": "not calibrated again" if drift is None else metrics.percent(drift),
+        "prices of two calibrations apart": "not calibrated again" if drift is None else metrics.percent(drift),
     }  # fmt: skip
     return [(name, str(value)) for name, value in known.items() if value]
 

@@ -29,6 +29,7 @@ from .callable_file import callable_as_its_function
 from .report import VALIDATION
 from .run_result import machine as processor
 from .validate_blocks import blocks_of, load_now, load_since
+from .validate_drift import drift_by_part, price_drift
 from .validate_grid import Config, grid_of
 from .validate_judge import FEWEST_BLOCKS, Evidence, judge
 from .validate_runner import Runner
@@ -58,8 +59,9 @@ def validate(
 ) -> dict[str, Any]:
     """Runs every combination in `blocks` blocks, prices the same, and says how far off the prices are.
 
-    draw: so many settings of all but the policy, drawn evenly, in place of every combination; each policy at each. A
-    guard has nothing to guard at width 0, and is left out there unless all policies have one.
+    draw: so many settings of all but the policy in place of every combination, drawn such that each resource bounds as
+    many as prices say it can; each policy at each. A guard has nothing to guard at width 0, and is left out there
+    unless all policies have one.
     machine: one that `slotwise.calibrate` measured. Rows, backend, threads and whatever holds the machine back are
     those of that call; nothing is fitted to the runs.
     Before the blocks every combination runs once, timed tick by tick: its plan must be the replay's, and its busiest
@@ -82,30 +84,43 @@ def validate(
     opened = trace if isinstance(trace, Trace) else open_trace(trace)
     layout = layout_of(asked["shape"], asked["hidden"], asked["intermediate"], asked["dtype"])
     opened = opened.with_row_bytes([layout.row_bytes] * opened.n_layers)
-    seed = Options.of(**{"policy": "lru", "slots": 1, **options}).seed % 2**63
+    usual = Options.of(**{"policy": "lru", "slots": 1, **options})
+    if not usual.steps_of(opened):
+        raise BadOption(f"steps={usual.steps}: no step of {opened.name} is left to run; ask for at least 1")
+    seed = usual.seed % 2**63
+
+    overlaps = list(overlaps)
+
+    def pricings_of(machine: Machine) -> dict[str, Pricing]:
+        return {each: Pricing(machine, overlap=each, dense_us=dense_us, bounds=False) for each in overlaps}
+
+    prices = pricings_of(known)
+
+    def ask_of(one: Config) -> Options:
+        chosen = {name: getattr(one, name) for name in ("policy", "slots", "width", "verify_tokens", "miss")}
+        return settled(Options.of(**chosen, **options), opened, prices[one.overlap])
+
+    def law_of(one: Config, ask: Options, prices: dict[str, Pricing] = prices) -> Result:
+        return replay_run(opened, ask, pricing=prices[one.overlap])
+
+    def drift_of(other: Machine) -> float:
+        prices = pricings_of(other)
+        return price_drift(laws, [law_of(*each, prices) for each in zip(grid, asks, strict=True)])
+
+    if progress and draw:
+        progress(0, 1, "what bounds each setting, by its price")
     axes = map(str, slots), widths, overlaps, verify_tokens, misses
-    grid = grid_of(policies, *axes, draw=draw, seed=seed)
-    prices = [Pricing(known, overlap=one.overlap, dense_us=dense_us, bounds=False) for one in grid]
-    asks = [
-        settled(
-            Options.of(
-                policy=one.policy, slots=one.slots, width=one.width, verify_tokens=one.verify_tokens, miss=one.miss,
-                **options,
-            ), opened, pricing,
-        )
-        for one, pricing in zip(grid, prices, strict=True)
-    ]  # fmt: skip
-    if not asks[0].steps_of(opened):
-        raise BadOption(f"steps={asks[0].steps}: no step of {opened.name} is left to run; ask for at least 1")
+    grid = grid_of(policies, *axes, draw=draw, seed=seed, bound_by=lambda one: _bound(law_of(one, ask_of(one))))
+    asks = [ask_of(one) for one in grid]
     headroom_bytes = parse_bytes(headroom)
     total = len(grid) * (3 + blocks) + 2 * blocks
     said = _Said(progress, total)
     question = _question(opened, known, grid, options, dense_us, alias_layers)
     with blocks_of(out, question, [3] + [1] * (len(grid) - 1)) as kept:
         laws = []
-        for one, ask, pricing in zip(grid, asks, prices, strict=True):
+        for one, ask in zip(grid, asks, strict=True):
             said(f"price of {one}")
-            laws.append(replay_run(opened, ask.but(plan_hash=True), pricing=pricing))
+            laws.append(law_of(one, ask.but(plan_hash=True)))
         with Runner(
             opened, known, asked, layout, dense_us=dense_us, headroom=headroom_bytes,
             alias_layers=alias_layers, seed=seed,
@@ -127,7 +142,8 @@ def validate(
                     repeats[i].append(runner.tokens_per_s(asks[i], grid[i].overlap))
                 kept.add({"tokens_per_s": repeats, "load": load_since(before, runner.told)})
         said("calibrating once more" if again else "done")
-        drift = _drift(known, calibrate(**asked)) if again else None
+        other = calibrate(**asked) if again else None
+        drift = other and drift_by_part(known, other)
         per_block = kept.blocks[:blocks]
         found = Evidence(
             predicted=np.array([law.price.tokens_per_s for law in laws if law.price]),
@@ -137,12 +153,18 @@ def validate(
             twins=[one[1:] for one in grid],
             misses=np.array([law.counters["misses"] / law.price.tokens for law in laws if law.price]),
             loads=np.array([law.counters["fills"] / law.price.tokens for law in laws if law.price]),
-            drift=None if drift is None else max(abs(each) for each in drift.values()),
+            drift=drift_of(other) if other else None,
             labels=[law.price.label for law in laws if law.price],
         )
         result = _result(opened, known, options, grid, laws, timed, per_block, found, drift)
         kept.finish(result)
     return result
+
+
+def _bound(law: Result) -> str:
+    """What a price says will be busiest, in the words of a stratum."""
+    busy = law.price.busy if law.price else {}
+    return {"gpu": "hot"}.get(found := max(busy, key=lambda of: busy[of]), found)
 
 
 def _left_out(grid: Sequence[Config]) -> list[str]:
@@ -167,26 +189,6 @@ def _question(trace: Trace, machine: Machine, grid: Sequence[Config], *more: Any
     """What blocks must have in common to be counted together."""
     asked = [trace.content_sha256, machine.sha256, [list(one) for one in grid], *more, processor()]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-HOST = "ids_s", "policy_s", "submit_hot_s", "submit_cold_s", "submit_merge_s", "submit_next_s", "merge_s"
-
-
-def _drift(one: Machine, other: Machine) -> dict[str, float]:
-    """By which share a second calibration is above the first, by what it measured."""
-    found = {}
-    for chain in ("hot", "cold"):
-        cells = [
-            b / a - 1
-            for first, second in zip(one.sheets, other.sheets, strict=True)
-            if first.chain == chain
-            for a, b in zip(sum(first.seconds, ()), sum(second.seconds, ()), strict=True)
-        ]
-        found[chain] = statistics.median(cells)
-    row = next(sheet.row_bytes for sheet in one.sheets)
-    link = [m["copy_demand_row_s"] + row / m["copy_demand_bytes_per_s"] for m in (one, other)]
-    host = [sum(m[name] for name in HOST) for m in (one, other)]
-    return found | {"link": link[1] / link[0] - 1, "host": host[1] / host[0] - 1}
 
 
 TERMS = {  # seconds by cause of a timed run, and what a price says of the same

@@ -1,17 +1,18 @@
-"""Which configurations a validation runs: every combination, or all policies at settings drawn evenly."""
+"""Which configurations a validation runs: every combination, or all policies at settings drawn for what bounds them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from slotwise.policies.spelling import parse_policy
 from slotwise.replay.errors import BadOption
 
-TRIES = 1000  # to draw settings none of which is there twice
+CANDIDATES = 8  # settings that are looked at for each one drawn
 
 
 class Config(NamedTuple):
@@ -29,41 +30,51 @@ class Config(NamedTuple):
         return f"{self.policy}, {self.slots} slots, width {self.width}, overlap {self.overlap}, {self.miss}{more}"
 
 
-def grid_of(policies: Iterable[str], *axes: Iterable, draw: int | None, seed: int) -> list[Config]:
+def grid_of(
+    policies: Iterable[str], *axes: Iterable, draw: int | None, seed: int, bound_by: Callable[[Config], str]
+) -> list[Config]:
     """Configurations in order, none of them twice, without guards that width 0 leaves nothing to guard.
 
-    axes: slots, widths, overlaps, tokens to verify, misses. draw: so many settings of these in place of all; unless
-    they are nearly all, each value of an axis is met as often as any other or once more. Every policy is run at each.
+    axes: slots, widths, overlaps, tokens to verify, misses. draw: so many settings of these in place of all, such that
+    configurations are bound by each resource as often as the settings allow, as `bound_by` predicts it, and among like
+    ones such that the values of an axis are met equally often. Every policy is run at each.
     Raises BadOption.
     """
     names = list(dict.fromkeys(policies))
-    values = [list(dict.fromkeys(axis)) for axis in axes]
-    settings = list(product(*values))
+    settings = list(product(*(list(dict.fromkeys(axis)) for axis in axes)))
     if not names or not settings:
         raise BadOption("no configuration to validate: name at least one policy, size, width, overlap and miss")
     if draw is not None and (isinstance(draw, bool) or not isinstance(draw, int) or draw < 1):
         raise BadOption(f"draw={draw!r}: a whole number of settings, at least 1")
-    if draw is not None and draw < len(settings):
-        settings = _drawn(values, draw, seed)
-    grid = [Config(policy, *each) for each in settings for policy in names]
     guarded = {name for name in names if parse_policy(name).guard}
-    return [one for one in grid if one.width or one.policy not in guarded or len(names) == len(guarded)]
+
+    def run_at(setting: tuple) -> list[Config]:
+        grid = [Config(policy, *setting) for policy in names]
+        return [one for one in grid if one.width or one.policy not in guarded or len(names) == len(guarded)]
+
+    if draw is not None and draw < len(settings):
+        random = np.random.default_rng((seed, draw))
+        settings = [settings[i] for i in sorted(random.permutation(len(settings))[: CANDIDATES * draw])]
+        bounds = [[bound_by(one) for one in run_at(setting)] for setting in settings]
+        settings = [settings[i] for i in _drawn(settings, bounds, draw, random)]
+    return [one for setting in settings for one in run_at(setting)]
 
 
-def _drawn(values: list[list], draw: int, seed: int) -> list[tuple]:
-    random = np.random.default_rng((seed, draw))
-    found: list[tuple] = []
-    for _ in range(TRIES):
-        columns = [[axis[i] for i in _evenly(random, len(axis), draw)] for axis in values]
-        found = list(dict.fromkeys(zip(*columns, strict=True)))
-        if len(found) == draw:
-            break
-    else:  # nearly all there are
-        left = [one for one in product(*values) if one not in found]
-        found += [left[i] for i in random.permutation(len(left))[: draw - len(found)]]
-    return sorted(found, key=lambda one: [axis.index(value) for axis, value in zip(values, one, strict=True)])
+def _drawn(
+    settings: Sequence[tuple], bounds: Sequence[Sequence[str]], draw: int, random: np.random.Generator
+) -> list[int]:
+    """Which ones, in order: of each next one the bounds have been met least, or else the values have."""
+    met: Counter[str] = Counter()
+    used: Counter[tuple[int, Any]] = Counter()
+    left: list[int] = random.permutation(len(settings)).tolist()
 
+    def wanted(i: int) -> tuple[float, int]:
+        rare = sum(1 / (1 + met[bound]) for bound in bounds[i]) / len(bounds[i])
+        return round(rare, 9), -sum(used[value] for value in enumerate(settings[i]))
 
-def _evenly(random: np.random.Generator, n: int, draw: int) -> np.ndarray:
-    """`draw` numbers below n in random order, each as often as any other or once more."""
-    return random.permutation(np.concatenate([random.permutation(n) for _ in range(-(-draw // n))])[:draw])
+    for _ in range(draw):
+        best = max(left, key=wanted)
+        left.remove(best)
+        met.update(bounds[best])
+        used.update(enumerate(settings[best]))
+    return sorted(set(range(len(settings))) - set(left))

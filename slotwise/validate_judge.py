@@ -26,7 +26,7 @@ class Evidence:
 
     predicted [n], measured [blocks, n], sentinel [blocks, 2]: tokens per second. strata [n]: names of STRATA.
     twins [n]: configurations with equal ones differ in nothing but the policy. misses, loads [n]: per token.
-    drift: by how much two calibrations differ, None where there was no second one. labels [n]: of the prices.
+    drift: by how much prices of two calibrations differ, None where there was no second one. labels [n]: of the prices.
     """
 
     predicted: np.ndarray
@@ -104,7 +104,10 @@ def baseline(measured: np.ndarray, misses: np.ndarray, loads: np.ndarray) -> np.
 
 
 def paired(found: Evidence, measured: np.ndarray, noise: float) -> list[dict[str, Any]]:
-    """Policies against each other where all else is equal: what the blocks say of their ratio, and the prices."""
+    """Policies against each other where all else is equal: what the blocks say of their ratio, and the prices.
+
+    The noise floor of a pair is that of the sentinel, or the spread of its own ratio over the blocks if that is wider.
+    """
     pairs = []
     for i, j in combinations(range(len(found.predicted)), 2):
         if found.twins[i] != found.twins[j]:
@@ -113,12 +116,13 @@ def paired(found: Evidence, measured: np.ndarray, noise: float) -> list[dict[str
         between = _interval(ratios)
         gain, told = float(np.median(ratios)) - 1, float(found.predicted[i] / found.predicted[j]) - 1
         decided = between is not None and not between[0] <= 1 <= between[1]
+        floor = max(noise, float(np.std(ratios)))
         pairs.append(
             {
                 "first": i, "second": j, "measured": gain, "predicted": told,
                 "interval": between and [end - 1 for end in between],
                 "decided": decided, "wrong_sign": decided and gain * told <= 0,
-                "wrong_size": decided and abs(told - gain) > max(SIZE * abs(gain), noise),
+                "wrong_size": decided and abs(told - gain) > max(SIZE * abs(gain), floor),
             }
         )  # fmt: skip
     return pairs
@@ -140,7 +144,7 @@ def doubts_of(kept: int, noise: float, drift: float | None, labels: Sequence[str
     if drift is None:
         doubts.append("the machine was not calibrated again afterwards")
     elif drift > MOST_OFF:
-        doubts.append(f"two calibrations differ by {100 * drift:.1f} %; at most {100 * MOST_OFF:g} %")
+        doubts.append(f"prices of two calibrations differ by {100 * drift:.1f} %; at most {100 * MOST_OFF:g} %")
     if len(labels) <= COEFFICIENTS:
         doubts.append(f"a line of {COEFFICIENTS} coefficients goes through {len(labels)} configurations: run more")
     if estimated := sum(label != "SIMULATED" for label in labels):

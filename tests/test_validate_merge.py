@@ -64,7 +64,7 @@ def test_a_part_that_is_wrong_or_restless_decides_for_all_and_is_named():
     assert "worst error 20.0 %; at most 15 %" in found["reasons"]
     restless = merge_validations([good, result(SPEEDS, SPEEDS, machine="other", drift=0.05)])
     assert restless["verdict"] == "inconclusive"
-    assert "a on other: two calibrations differ by 5.0 %; at most 3 %" in restless["reasons"]
+    assert "a on other: prices of two calibrations differ by 5.0 %; at most 3 %" in restless["reasons"]
     few = merge_validations([good, result(SPEEDS, SPEEDS, machine="third", blocks=3)])
     assert "a on third: 3 blocks count; at least 7 must" in few["reasons"]
     assert "a on third: the machine was not calibrated again afterwards" in few["reasons"]

@@ -18,6 +18,7 @@ from .calibration_link import computed_figures, link_figures
 from .calibration_policies import POLICIES, policy_figures
 from .ceilings import l3_bytes
 from .cold import ColdChain, RowLayout
+from .cores import caches_bytes
 from .errors import BadExecutor
 from .executor import Executor
 from .stopwatch import FLOOR, Value
@@ -120,6 +121,7 @@ def calibrate(
                 link_with_cold=contention[0]["link_with_cold"]["value"],
             )  # fmt: skip
             contention[0]["cold_with_own"] = share._asdict()
+            figures["own_caches_bytes"] = Value(max(1, caches_bytes(2)), 0.0)
         said()
         loops.turns(TURNS - 2 * (TURNS // 3))
         host = loops.figures(_chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1))

@@ -23,6 +23,7 @@ from .store import HostStore
 
 MOST_TOKENS = 8
 WARM_STEPS = 3
+REFILL = 4  # layers, of a step whose other layers have copies under way
 
 
 class Mix(NamedTuple):
@@ -50,7 +51,8 @@ class Ticks(NamedTuple):
 class Loop(NamedTuple):
     """Which kinds of ticks a loop draws, and how often; loads of a tick's misses at most; dense device time a layer.
 
-    crossed: rows that are loaded after the first layer of a step, and are under way at the others.
+    crossed: rows that are loaded after the first layer of a step and every REFILL-th from there, and are under way at
+    the others; those layers do not count.
     """
 
     odds: Mapping[Mix, float]
@@ -83,7 +85,10 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
     routing = _Routing(executor, pins=max(mix.hits for mix in kinds))
     weights = backend.upload(np.full((1, k), 1 / k, np.float32))
     x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
-    drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), int(loop.crossed > 0), random)
+    filled = {layer for layer in range(0, n_layers, REFILL) if loop.crossed}
+    # the last layer looks at none ahead and is followed by none
+    counted = [layer for layer in range(n_layers - 1) if layer not in filled]
+    drawn = _drawn(list(loop.odds.values()), (steps + WARM_STEPS, n_layers), counted, random)
     for step in drawn.tolist():
         ticks = [routing.of(kinds[kind], layer) for layer, kind in enumerate(step)]
         executor.synchronize()
@@ -92,34 +97,34 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
             x = backend.norm(x, executor.forward(layer, x, ids, weights, predicted))
             if loop.dense_us:
                 backend.spin(loop.dense_us)
-            if layer == 0 and loop.crossed:
+            if layer in filled:
                 executor.transfers.fill(_others(executor, loop.crossed))
         backend.synchronize()
         executor.join()
     times = clock.there, clock.known, clock.ready, clock.merged
     there, known, ready, merged = (np.array(each).reshape(drawn.shape)[WARM_STEPS:] for each in times)
-    first = int(loop.crossed > 0)
     spans = drawn[WARM_STEPS:], known - there, ready - known, merged - ready, np.roll(there, -1, axis=1) - there
-    # without the last layer, which looks at none ahead and is followed by none
-    return Ticks(*(each[:, first:-1].ravel() for each in spans))
+    return Ticks(*(each[:, counted].ravel() for each in spans))
 
 
 def _others(executor: Executor, count: int) -> list[Load]:
-    """Loads into slots of the first layer that no hit reads, whatever the pool has there."""
+    """So many loads, in turns into the slots of the first layer that no hit reads, whatever the pool has there."""
     pool, store = executor.pool, executor.store
     pinned = pool.slots_of(0).values()
     free = [slot for slot in range(pool.physical_slots[0]) if slot not in pinned]
-    return [Load(i % store.n_layers, i % store.n_experts, 0, slot) for i, slot in enumerate(free[:count])]
+    return [Load(i % store.n_layers, i % store.n_experts, 0, free[i % len(free)]) for i in range(count)]
 
 
-def _drawn(odds: Sequence[float], shape: tuple[int, int], first: int, random: np.random.Generator) -> np.ndarray:
-    """Kinds as often as the odds have them; each at least once among the ticks that count."""
+def _drawn(
+    odds: Sequence[float], shape: tuple[int, int], counted: Sequence[int], random: np.random.Generator
+) -> np.ndarray:
+    """Kinds as often as the odds have them; each at least once among the ticks of layers that count."""
     shares = np.array(odds) / sum(odds)
     found = random.choice(len(shares), shape, p=shares)
-    counted = found[WARM_STEPS:, first:-1]
-    balanced = np.repeat(np.arange(len(shares)), np.maximum(1, shares * counted.size).astype(int))
-    at = np.unravel_index(random.permutation(counted.size)[: len(balanced)], counted.shape)
-    counted[at] = balanced
+    some = found[WARM_STEPS:, counted].ravel()
+    balanced = np.repeat(np.arange(len(shares)), np.maximum(1, shares * some.size).astype(int))
+    some[random.permutation(some.size)[: len(balanced)]] = balanced[: some.size]
+    found[WARM_STEPS:, counted] = some.reshape(-1, len(counted))
     return found
 
 

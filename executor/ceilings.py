@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import cycle, islice
-from pathlib import Path
 
 import numpy as np
 
 from .backend import Backend, Copy
 from .cold import ColdChain
+from .cores import caches_bytes
 from .store import HostStore
 
 BUDGET_S = 0.04  # for each of the four, once its memory is there
@@ -34,11 +34,7 @@ def best_rate(job: Callable[[], int]) -> float:
 
 def l3_bytes() -> int:
     """All L3 caches of the machine together; 32 MiB where the system does not say."""
-    seen = {}
-    for index in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index3"):
-        size = (index / "size").read_text().strip()
-        seen[(index / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) * 1024
-    return sum(seen.values()) or 32 << 20
+    return caches_bytes(3) or 32 << 20
 
 
 def measure(backend: Backend, chain: ColdChain, store: HostStore) -> dict[str, float | int | None]:

@@ -1,4 +1,4 @@
-"""Which processors the cold chain may run on, and how many of them it should."""
+"""Which processors the cold chain may run on, how many of them it should, and how much their caches hold."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def usual_threads() -> int:
     """
     cores = len(physical_cores())
     return max(1, cores - 1 - cores // 8)
+
+
+def caches_bytes(level: int) -> int:
+    """All caches of a level (2: those that each core has for itself) together; 0 where the system does not say."""
+    seen = {}
+    for index in Path("/sys/devices/system/cpu").glob(f"cpu[0-9]*/cache/index{level}"):
+        size = (index / "size").read_text().strip()
+        seen[(index / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) * 1024
+    return sum(seen.values())

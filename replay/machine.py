@@ -16,7 +16,7 @@ from slotwise.traces.files import beside, check_source
 from .errors import BadOption
 from .machine_figures import BESIDE, FIGURES, POLICY_FIGURES, SHARES, Contention, Entries, Figure, Sheet, Wake
 
-FORMAT, VERSION = "slotwise.machine", 2
+FORMAT, VERSION = "slotwise.machine", 3
 LABELS = ("MEASURED", "ESTIMATED")
 MOST_FILE_BYTES = 64 << 20
 

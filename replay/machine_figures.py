@@ -53,6 +53,7 @@ FIGURES: Mapping[str, Range] = {
     "copy_ahead_batch_s": _seconds("the link before the first byte of a batch of speculative loads"),
     "copy_ahead_row_s": _seconds("the same for each row of the batch"),
     "copy_ahead_bytes_per_s": _rate("the link within a batch of speculative loads"),
+    "own_caches_bytes": Range(1, 1e12, "bytes", "the cores' own caches together"),
     "hot_base_s": _seconds("the hot chain beyond its rows, where no sheet is given"),
     "cold_base_s": _seconds("the cold chain beyond its rows, where no sheet is given"),
     "device_read_bytes_per_s": _rate("the hot chain reads rows"),

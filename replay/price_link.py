@@ -19,13 +19,13 @@ from numba import njit
     IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, SUBMIT_NEXT,
     LINK_HOST, LINK_IDS, LINK_COLD, MERGE, MERGE_PAIR, DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK,
     COLD_WITH_OWN, LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP, LATE_COLD, BATCH_GATE, CHUNK, SCRATCH,
-    STAGING, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
-) = range(34)  # fmt: skip
+    STAGING, OWN_CACHES, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
+) = range(35)  # fmt: skip
 FIGURES = (  # what they hold: figures and shares of a machine file, then how the run was asked to be priced
     "ids_s policy_s policy_ahead_s submit_cold_s submit_hot_s submit_batch_s submit_load_s submit_merge_s "
     "submit_next_s link_host_s link_ids_s link_cold_s merge_s merge_pair_s dense_s step_s "
     "copy_demand_batch_s copy_ahead_batch_s cold_with_link cold_with_own link_with_cold hot_with_link share max_queued "
-    "overlap late_cold batch_gate chunk scratch staging hot_with_cold cold_with_hot overlap_s"
+    "overlap late_cold batch_gate chunk scratch staging own_caches_bytes hot_with_cold cold_with_hot overlap_s"
 ).split()
 # Clocks; then seconds by cause, which add up to the run; then what each resource worked, and what came late.
 (
@@ -38,9 +38,9 @@ FIRST_CAUSE, LAST_CAUSE = BOTH_S, STEP_S
 ROUNDING = 1 + 1e-12  # what is left after so much was done is nothing
 WAITS = np.inf  # in `land`: a row whose copy has not been handed to the link
 NEVER, ALWAYS, BY_TABLE = 0, 1, 2  # chains at once
-# Rows that the CPU has just read lie in its cores' own caches: so many of a batch, if the link comes to them within so
-# many times what their cold job took; after that the next jobs have displaced them.
-MOST_WARM, WARM_FOR = 4, 2.0
+# Rows that the CPU has just read lie in its cores' own caches: of a batch as many as these hold, if the link comes to
+# them before the cold chain, going on as it does, has read so many times what they hold.
+WARM_FOR = 2.0
 HITS, PLACED, OUTSIDE, COLD = 0, 1, 2, 3  # jobs of a tick: three of the hot chain, one of the cold chain
 
 inlined = njit(forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

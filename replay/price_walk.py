@@ -177,8 +177,9 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                 hit_s, hot_spread = chain_s(*tables, kinds[layer], 0, n, rows[link.HITS], pairs[link.HITS])
             if rows[link.COLD]:
                 cold_s, cold_spread = chain_s(*tables, kinds[layer], 1, n, rows[link.COLD], pairs[link.COLD])
-                if n_computed and position - s[link.DONE] < link.WARM_FOR * cold_s:
-                    n_warm = min(n_computed, link.MOST_WARM)
+                own = f[link.OWN_CACHES] / row_bytes[layer]
+                if n_computed and (position - s[link.DONE]) * rows[link.COLD] < link.WARM_FOR * own * cold_s:
+                    n_warm = min(n_computed, int(own + 0.5))
                     if overlap:
                         cold_s *= f[link.COLD_WITH_LINK] / f[link.COLD_WITH_OWN]
                 if overlap:

@@ -103,11 +103,14 @@ class MachineFile:
         return Curve(ROWS, seconds, spread)
 
 
-UNITS = {"seconds": ("µs", 1e6), "bytes per second": ("GB/s", 1e-9), "of its speed alone": ("%", 100)}
+UNITS = {
+    "seconds": ("µs", 1e6), "bytes per second": ("GB/s", 1e-9), "bytes": ("MiB", 2**-20),
+    "of its speed alone": ("%", 100),
+}  # fmt: skip
 
 
 def written(value: float, unit: str) -> str:
-    """Seconds in microseconds, rates in GB/s, shares in per cent."""
+    """Seconds in microseconds, rates in GB/s, sizes in MiB, shares in per cent."""
     return metrics.number(value * UNITS[unit][1])
 
 

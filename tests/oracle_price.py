@@ -136,8 +136,9 @@ class PriceOracle(SlowLink):
             cold_s, cold_spread = time_of("cold", len(jobs["cold"]), pairs["cold"])
             ahead_of_it = sum(batch.left for batch in self.link) + sum(batch.left for _, batch in events)
             computed = sum(what[e] == "load_demand" for e in jobs["cold"])
-            if computed and ahead_of_it < 2.0 * cold_s:
-                warm = min(computed, 4)
+            own = m["own_caches_bytes"] / self.rows[layer]
+            if computed and ahead_of_it * len(jobs["cold"]) < 2.0 * own * cold_s:
+                warm = min(computed, int(own + 0.5))
                 if overlap:
                     cold_s *= self.contention.cold_with_link.value / self.contention.cold_with_own.value
             if overlap:

@@ -122,7 +122,9 @@ class RowWriter:
         rows["phase"] = np.repeat(decode, counts)
         rows["token_id"] = -1 if tokens is None else tokens.ravel()[at]
         rows["left"] = np.repeat(np.cumsum(counts), counts) - np.arange(at.size) - 1
-        rows.view(np.uint8).reshape(at.size, -1)[:, -table.shape[1] :] = table if at.size == kept.size else table[at]
+        rows.view(np.uint8).reshape(-1, self._dtype.itemsize)[:, -table.shape[1] :] = (
+            table if at.size == kept.size else table[at]
+        )
         if ((rows["weights"].view(np.uint16) & 0x7C00) == 0x7C00).any():  # the exponent of NaN and the infinities
             raise BadTrace(f"step {state.n_steps} or later: weights of a router are not finite; is the model whole?")
         self._append(rows, state.n_bytes)

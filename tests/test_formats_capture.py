@@ -1,6 +1,7 @@
 """What a capture leaves when it is broken off, written by the writer itself: complete steps are read, torn ones not."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from import_cases import written
 
 import slotwise
+from slotwise.traces import capture_save, parquet_write
 from slotwise.traces.capture_rows import RowWriter
 from slotwise.traces.errors import BadTrace
-from slotwise.traces.format_capture import MAGIC
+from slotwise.traces.format_capture import MAGIC, rows_of
 from slotwise.traces.meta import Meta
 
 LAYERS, EXPERTS, K, WIDTH = 3, 9, 2, 4
@@ -100,6 +102,38 @@ def test_ids_of_two_bytes_and_more_rows_than_a_row_group(tmp_path):
     assert (trace.n_tokens, trace.n_requests, trace.dtype.itemsize) == (36_000, 3, 2)
     assert len(trace.store.groups) == 3
     assert trace.layer(2)[24_000].tolist() == table(1, 2, 300)[2, 0, :K].tolist()
+
+
+@given(st.lists(st.integers(1, 25), min_size=1, max_size=30), st.data())
+def test_row_groups_that_are_saved_while_rows_come_are_those_of_one_save_at_the_end(tmp_path_factory, sizes, data):
+    """Also of steps that are longer than a row group. Without a thread, or with one that is early or late."""
+    folder = tmp_path_factory.mktemp("saved")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture_save, "GROUP_ROWS", 10)
+        made = writer(folder / "t.parquet")
+        for number, n in enumerate(sizes):
+            made.write(number, (1, 1, n), np.array([0]), laid_out(table(n, number)), None, None, None)
+            if data.draw(st.booleans()):
+                time.sleep(0.001)
+        assert bool(made._saver._thread) == (sum(sizes) > 10)
+        slotwise.open_trace(made.part).save(folder / "once.parquet", group_rows=10)
+        made.close(complete=True)
+    assert (folder / "t.parquet").read_bytes() == (folder / "once.parquet").read_bytes()
+
+
+def test_what_goes_wrong_while_row_groups_are_saved_is_told_at_the_end_and_the_rows_are_kept(tmp_path, monkeypatch):
+    made = writer(tmp_path / "t.parquet")
+    for number in range(3):
+        made.write(number, (1, 1, 9_000), np.array([0]), laid_out(table(1, 1).repeat(9_000, 1)), None, None, None)
+        monkeypatch.setattr(parquet_write, "_binary", _full)
+    with pytest.raises(OSError, match=r"No room; the 3 steps captured are kept: `slotwise trace import"):
+        made.close(complete=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet.part"]
+    assert rows_of(made.part).n_tokens == 27_000
+
+
+def _full(*_):
+    raise OSError(28, "No room")
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(4, 6), st.integers(4, 6), st.booleans()), min_size=1, max_size=9))

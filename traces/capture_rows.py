@@ -11,6 +11,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from .capture_save import Saver
 from .errors import BadTrace
 from .files import check_target
 from .format_capture import header, layout, rows_of
@@ -52,6 +53,7 @@ class RowWriter:
         if not all(isinstance(label, str) for label in labels):
             raise BadTrace(f"labels={list(labels)}: each is the name of a request, text")
         self._header = header(meta, widths, labels)
+        self._saver = Saver(self.part, path, len(self._header), self._dtype, meta, widths)
         self._ends = np.array(ends, np.int64)
         self._file: BinaryIO | None = None
         self._state = _State(-1, len(self._header), 0, 0, 0, np.zeros(0, np.int32), np.zeros(0, bool))
@@ -134,6 +136,7 @@ class RowWriter:
             n_steps=state.n_steps + int(np.count_nonzero(counts)),
             n_rows=state.n_rows + at.size,
         )
+        self._saver.tell(self.n_rows)
         return at.size
 
     def _append(self, rows: np.ndarray, at: int) -> None:
@@ -153,7 +156,7 @@ class RowWriter:
         self._file = None
         if self.n_steps:
             try:
-                rows_of(self.part).save(self.path)
+                self._saver.finish(self.n_rows, rows_of(self.part).meta)
             except OSError as error:
                 raise OSError(
                     error.errno,

@@ -1,6 +1,8 @@
 """Capture around a model that runs: whose tokens count, what a step is, and that nothing else changes."""
 
+import gc
 import inspect
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -179,6 +181,20 @@ def test_nothing_stays_on_the_model(model, tmp_path):
         assert hooks() > before
     assert hooks() == before
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_passes_that_wait_hold_neither_a_cache_nor_a_graph_of_gradients(model, tmp_path):
+    cache = transformers.DynamicCache(config=model.config)
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    with slotwise.Capture(model, tmp_path / "t.parquet") as capture:
+        assert model(BATCH, use_cache=True, **{name: cache}).logits.requires_grad
+        kept = weakref.ref(cache)
+        del cache
+        gc.collect()
+        assert capture.n_steps == 0
+        assert kept() is None
+        (waiting,) = capture._group
+        assert not any(tensor.requires_grad for x, output in waiting.seen for tensor in (x, *output))
 
 
 def test_gradients_that_a_caller_wants_are_left_alone(model, tmp_path):

@@ -89,7 +89,6 @@ class Capture:
         self._pass: Any = None  # the one under way
         self._group: list[Pass] = []
         self._fetched: Fetched | None = None
-        self._worked_up = 0.0
         self._running: int | None = None  # the thread whose forward pass is under way
         self._watched: Any = lambda: None  # the cache of the last pass, held weakly
         self._wrong: Tensor = 0
@@ -117,6 +116,7 @@ class Capture:
             raise BadTrace("a Capture records one block; make another one for the next")
         self._rows.open()
         self._torch, found = torch, self._routers
+        self._worked_up = time.monotonic()
         with torch.no_grad():
             self._logits = [found.adapter.logits(module) for module in found.modules]
         self._devices = [module.weight.device for module in found.modules]
@@ -154,15 +154,19 @@ class Capture:
 
     def _before(self, module: Any, args: tuple, call: dict[str, Any]) -> None:
         given = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
-        if self._running not in (None, threading.get_ident()):
+        here = threading.get_ident()
+        if self._running not in (None, here):
             raise BadTrace(
                 "two threads call the model at once: whose tokens these are is not known; capture one by one"
             )
-        self._running = threading.get_ident()
+        self._running = here
+        cache = given.get("cache")
+        cache = given.get("past_key_values") if cache is None else cache
+        past = 0 if cache is None else cache.get_seq_length()  # before the pass: the cache grows with it
         self._n_passes += 1
-        self._pass = now = Pass(self._n_passes, len(self._routers.modules), self._token_bytes, given)
-        if now.cache is not self._watched():
-            self._watch(now.cache)
+        self._pass = Pass(self._n_passes, len(self._routers.modules), self._token_bytes, past, given)
+        if cache is not self._watched():
+            self._watch(cache)
 
     def _watch(self, cache: Any) -> None:
         """Refuses the change of places in `cache`, and lets go of the cache before it."""

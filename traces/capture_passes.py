@@ -12,24 +12,27 @@ from .check import id_dtype
 from .errors import BadTrace
 from .routers import Routers, Tensor
 
-MOST = 64  # passes that wait for each other at most
-ROOM = 1 << 25  # bytes that they hold at most; in a longer pass predictions are ranked layer by layer, to save room
+MOST = 128  # passes that wait for each other at most
+ROOM = 1 << 26  # bytes that they hold at most; in a longer pass predictions are ranked layer by layer, to save room
 
 
 class Pass:
-    """One forward pass: what the decoder was called with, and per MoE layer what its router was given and returned.
+    """One forward pass: what the decoder was told of its tokens, and per MoE layer what its router got and returned.
 
-    Of that only references are kept until the pass has ended, if it `waits` for others to be worked up with.
+    Of that only references are kept until the pass has ended, if it `waits` for others to be worked up with; and none
+    of its cache, which is larger than all of it.
     """
 
-    def __init__(self, number: int, n_layers: int, token_bytes: int, call: dict[str, Any]) -> None:
-        self.number, self.call = number, call
-        tokens, cache = call.get("input_ids"), call.get("cache")
-        self.cache = call.get("past_key_values") if cache is None else cache
-        self.past = 0 if self.cache is None else self.cache.get_seq_length()  # before the pass: the cache grows with it
-        batch, n = self.shape = (*(call["inputs_embeds"] if tokens is None else tokens).shape[:2],)
-        given = (tokens is None, call.get("position_ids") is None, call.get("attention_mask") is None)
-        self.kind = (batch, n, *given)  # passes of one kind can be worked up together
+    def __init__(self, number: int, n_layers: int, token_bytes: int, past: Any, call: dict[str, Any]) -> None:
+        self.number, self.past = number, past
+        self.tokens, self.position, mask = call.get("input_ids"), call.get("position_ids"), call.get("attention_mask")
+        batch, n = self.shape = (*(call["inputs_embeds"] if self.tokens is None else self.tokens).shape[:2],)
+        if mask is not None and getattr(mask, "ndim", 0) != 2:
+            if batch > 1:
+                raise BadTrace("an attention_mask that is not [batch, tokens] does not say which tokens are padding")
+            mask = None
+        self.mask = mask
+        self.kind = (batch, n, self.tokens is None, self.position is None, mask is None)  # alike: worked up together
         self.n_bytes = batch * n * token_bytes
         self.waits = self.n_bytes <= ROOM
         self.seen: list[Any] = [None] * n_layers  # (router input, output); the input is None in one that does not wait
@@ -37,17 +40,12 @@ class Pass:
 
     def columns(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Token ids, positions and mask, `[sequences, tokens]` each; None where they are not given."""
-        (batch, n), tokens = self.shape, self.call.get("input_ids")
-        position, mask = self.call.get("position_ids"), self.call.get("attention_mask")
-        if mask is not None and getattr(mask, "ndim", 0) != 2:
-            if batch > 1:
-                raise BadTrace("an attention_mask that is not [batch, tokens] does not say which tokens are padding")
-            mask = None
+        (batch, n), position, mask = self.shape, self.position, self.mask
         if position is None and mask is not None:
             position = mask.cumsum(-1)[:, -n:] - 1
         elif position is not None:  # of several axes, for models that see images too, those of text are alike
             position = (position[0] if position.ndim == 3 else position).expand(batch, n)
-        return tokens, position, None if mask is None else mask[:, -n:]
+        return self.tokens, position, None if mask is None else mask[:, -n:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +82,7 @@ def fetch(
     with torch.no_grad():
         table = _table(found, logits_of, group, horizons, width)
         columns = [
-            None if any(t is None for t in each) else torch.stack(each).view(len(group), batch, n)
+            None if each[0] is None else torch.stack(each).view(len(group), batch, n)
             for each in zip(*(one.columns() for one in group), strict=True)
         ]
         tensors = tuple(None if t is None else t.to("cpu", non_blocking=True) for t in (table, *columns))

@@ -44,7 +44,8 @@ class Pass:
         if position is None and mask is not None:
             position = mask.cumsum(-1)[:, -n:] - 1
         elif position is not None:  # of several axes, for models that see images too, those of text are alike
-            position = (position[0] if position.ndim == 3 else position).expand(batch, n)
+            position = position[0] if position.ndim == 3 else position
+            position = position if len(position) == batch else position.expand(batch, n)
         return self.tokens, position, None if mask is None else mask[:, -n:]
 
 

@@ -1,6 +1,8 @@
 """Capture around a model that runs: whose tokens count, what a step is, and that nothing else changes."""
 
+import gc
 import inspect
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -95,9 +97,12 @@ def test_a_prompt_in_pieces_is_one_request_of_several_prefill_steps(model, tmp_p
     assert rows["phase"].tolist() == [0, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize("few", [1, 7, 10_000])
-def test_passes_worked_up_together_or_one_by_one_make_the_same_trace(model, tmp_path, monkeypatch, few):
-    """Also a prompt of 80 tokens, whose predictions are ranked layer by layer."""
+@pytest.mark.parametrize(("name", "value"), [("MOST", 1), ("MOST", 7), ("MOST", 10_000), ("ROOM", 1), ("ROOM", 50_000)])
+def test_passes_worked_up_together_or_one_by_one_make_the_same_trace(model, tmp_path, monkeypatch, name, value):
+    """Also prompts of 80 tokens, whose predictions are ranked layer by layer if there is no room to keep their inputs.
+
+    Three in a row are worked up together. Prompts of one token are of the kind of the steps around them.
+    """
     free = generate(model, eos_token_id=None).tolist()
     prompt = torch.arange(80)[None] % 90 + 3
 
@@ -105,14 +110,20 @@ def test_passes_worked_up_together_or_one_by_one_make_the_same_trace(model, tmp_
         with slotwise.Capture(model, path, width=5, horizons=(1, 2), end_tokens=[free[0][7]]):
             generate(model, eos_token_id=free[0][7])
             generate(model, prompt, torch.ones_like(prompt), eos_token_id=None)
+            for _ in range(2):
+                generate(model, BATCH[:, -1:], MASK[:, -1:], eos_token_id=free[0][7])
+            with torch.no_grad():
+                for some in (prompt, prompt + 1, prompt - 1):
+                    model(some)
         return slotwise.open_trace(path)
 
     expected = record(tmp_path / "a.parquet")
     for module in (capture_module, capture_passes):
-        monkeypatch.setattr(module, "FEW", few)
+        monkeypatch.setattr(module, name, value)
     got = record(tmp_path / "b.parquet")
     assert got.content_sha256 == expected.content_sha256
-    assert got.rows("position", "token_id")["token_id"].tolist() == expected.rows("token_id")["token_id"].tolist()
+    for column, values in expected.rows("request", "step", "position", "phase", "token_id").items():
+        assert got.rows(column)[column].tolist() == values.tolist()
 
 
 class Late:
@@ -134,7 +145,7 @@ def test_passes_that_are_fetched_while_the_next_ones_run_make_the_same_trace(mod
             generate(model, BATCH[1:], MASK[1:], n=20, eos_token_id=None)
         return slotwise.open_trace(path)
 
-    monkeypatch.setattr(capture_module, "FEW", 10)
+    monkeypatch.setattr(capture_module, "MOST", 5)
     expected, order, plain = record(tmp_path / "a.parquet"), [], capture_module.fetch
 
     def late(*args):
@@ -170,6 +181,20 @@ def test_nothing_stays_on_the_model(model, tmp_path):
         assert hooks() > before
     assert hooks() == before
     assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
+
+
+def test_passes_that_wait_hold_neither_a_cache_nor_a_graph_of_gradients(model, tmp_path):
+    cache = transformers.DynamicCache(config=model.config)
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    with slotwise.Capture(model, tmp_path / "t.parquet") as capture:
+        assert model(BATCH, use_cache=True, **{name: cache}).logits.requires_grad
+        kept = weakref.ref(cache)
+        del cache
+        gc.collect()
+        assert capture.n_steps == 0
+        assert kept() is None
+        (waiting,) = capture._group
+        assert not any(tensor.requires_grad for x, output in waiting.seen for tensor in (x, *output))
 
 
 def test_gradients_that_a_caller_wants_are_left_alone(model, tmp_path):

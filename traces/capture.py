@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .capture_passes import FEW, Fetched, Pass, best, fetch
+from .capture_passes import MOST, ROOM, Fetched, Pass, best, fetch
 from .capture_rows import RowWriter
 from .errors import BadTrace, CaptureFailed
 from .meta import Meta, check_whole, checked
@@ -85,10 +85,10 @@ class Capture:
         self._rows = RowWriter(Path(path), checked(meta, where), dict.fromkeys(self._ahead, width), labels, ends, force)
         self._advance = advance or (lambda rows: None)
         self._hooks: list[Any] = []
-        self._pass = Pass(0, n, self._ahead, {})
+        self._n_passes = 0
+        self._pass: Any = None  # the one under way
         self._group: list[Pass] = []
         self._fetched: Fetched | None = None
-        self._worked_up = 0.0
         self._running: int | None = None  # the thread whose forward pass is under way
         self._watched: Any = lambda: None  # the cache of the last pass, held weakly
         self._wrong: Tensor = 0
@@ -112,14 +112,18 @@ class Capture:
     def __enter__(self) -> Capture:
         import torch  # pyright: ignore[reportMissingImports]
 
-        if self._hooks or self._pass.number:
+        if self._hooks or self._n_passes:
             raise BadTrace("a Capture records one block; make another one for the next")
         self._rows.open()
         self._torch, found = torch, self._routers
+        self._worked_up = time.monotonic()
         with torch.no_grad():
             self._logits = [found.adapter.logits(module) for module in found.modules]
         self._devices = [module.weight.device for module in found.modules]
         self._spread = len(set(self._devices)) > 1
+        self._token_bytes = sum(
+            m.weight.shape[1] * m.weight.element_size() + 4 * found.n_experts + 12 * found.top_k for m in found.modules
+        )
         self._hooks = [
             self._decoder.register_forward_pre_hook(self._before, with_kwargs=True),
             self._decoder.register_forward_hook(self._after),
@@ -150,14 +154,19 @@ class Capture:
 
     def _before(self, module: Any, args: tuple, call: dict[str, Any]) -> None:
         given = {**inspect.signature(module.forward).bind_partial(*args).arguments, **call} if args else call
-        if self._running not in (None, threading.get_ident()):
+        here = threading.get_ident()
+        if self._running not in (None, here):
             raise BadTrace(
                 "two threads call the model at once: whose tokens these are is not known; capture one by one"
             )
-        self._running = threading.get_ident()
-        self._pass = Pass(self._pass.number + 1, len(self._routers.modules), self._ahead, given)
-        if self._pass.cache is not self._watched():
-            self._watch(self._pass.cache)
+        self._running = here
+        cache = given.get("cache")
+        cache = given.get("past_key_values") if cache is None else cache
+        past = 0 if cache is None else cache.get_seq_length()  # before the pass: the cache grows with it
+        self._n_passes += 1
+        self._pass = Pass(self._n_passes, len(self._routers.modules), self._token_bytes, past, given)
+        if cache is not self._watched():
+            self._watch(cache)
 
     def _watch(self, cache: Any) -> None:
         """Refuses the change of places in `cache`, and lets go of the cache before it."""
@@ -169,40 +178,43 @@ class Capture:
             self._watched = weakref.ref(cache)
 
     def _route(self, layer: int, module: Any, args: tuple, output: Any) -> None:
-        if self._torch.is_grad_enabled():
+        now = self._pass
+        if self.check or not now.waits or self._torch.is_grad_enabled():
             with self._torch.no_grad():
-                self._see(layer, args[0], output)
-        else:
-            self._see(layer, args[0], output)
+                now.seen[layer] = self._see(layer, args[0].detach(), output)
+        else:  # the least that can be done while the model goes on
+            now.seen[layer] = args[0], output
 
-    def _see(self, layer: int, x: Tensor, output: Any) -> None:
+    def _see(self, layer: int, x: Tensor, output: Any) -> tuple[Tensor | None, Any]:
+        """What is kept of the router: nothing that holds a graph of gradients, and no input of a pass that is long."""
         now, found = self._pass, self._routers
-        now.logits[layer], now.weights[layer], now.ids[layer] = found.adapter.chosen(output, found.top_k)
-        if x.ndim > 2:
-            x = x.reshape(-1, x.shape[-1])
+        output = tuple(each.detach() for each in output) if isinstance(output, tuple) else output.detach()
+        x = x.flatten(0, -2)
         if self.check:
-            self._compare(layer, x, now.ids[layer])
-        if x.shape[0] <= FEW:
-            now.inputs[layer] = x
-            return
-        for target in (layer + horizon for horizon in self._ahead):
-            if target < len(self._logits):
+            self._compare(layer, x, found.adapter.chosen(output, found.top_k)[2])
+        if now.waits:
+            return x, output
+        for horizon in self._ahead:
+            if (target := layer + horizon) < len(self._logits):
                 logits = self._logits[target](x.to(self._devices[target]) if self._spread else x)
-                now.ahead[target - layer].append(best(found, logits[None], [found.modules[target]], self.width))
+                ids = best(found, logits[None], [found.modules[target]], self.width).to(self._torch.int16)
+                now.ahead.setdefault(horizon, []).append(ids)
+        return None, output
 
     def _after(self, module: Any, args: tuple, output: Any) -> None:
-        missing = [self._routers.layers[i] for i, ids in enumerate(self._pass.ids) if ids is None]
-        if missing:
+        now, group = self._pass, self._group
+        if not all(now.seen):
+            missing = [self._routers.layers[i] for i, seen in enumerate(now.seen) if not seen]
             raise BadTrace(
                 f"the routers of layers {missing} were not called in a forward pass: something replaces them (a "
                 "kernel, a compiled model); turn it off for the capture"
             )
         self._running = None
-        now, group = self._pass, self._group
-        if group and (now.shape != group[0].shape or now.opens):
+        if group and now.kind != group[0].kind:
             self._work_up()
         self._group.append(now)
-        if len(self._group) * now.n_tokens >= FEW or now.opens or time.monotonic() - self._worked_up > SOON_S:
+        full = len(self._group) >= MOST or len(self._group) * now.n_bytes >= ROOM
+        if full or time.monotonic() - self._worked_up > SOON_S:
             self._work_up()
 
     def _compare(self, layer: int, x: Tensor, ids: Tensor) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from .capture_save import Saver
 from .errors import BadTrace
 from .files import check_target
 from .format_capture import header, layout, rows_of
@@ -47,10 +49,11 @@ class RowWriter:
         force: bool,
     ) -> None:
         self.path, self.part = path, check_free(path, force)
-        self._dtype, self._top_k, self._widths = layout(meta, widths), meta.top_k, widths
+        self._dtype = layout(meta, widths)
         if not all(isinstance(label, str) for label in labels):
             raise BadTrace(f"labels={list(labels)}: each is the name of a request, text")
         self._header = header(meta, widths, labels)
+        self._saver = Saver(self.part, path, len(self._header), self._dtype, meta, widths)
         self._ends = np.array(ends, np.int64)
         self._file: BinaryIO | None = None
         self._state = _State(-1, len(self._header), 0, 0, 0, np.zeros(0, np.int32), np.zeros(0, bool))
@@ -86,43 +89,46 @@ class RowWriter:
     ) -> int:
         """Forward passes of one `shape` (passes, sequences, tokens of each); returns how many rows count.
 
-        `past [passes]` tokens were cached before each. `table [n_layers, all tokens, ...]` int16 has ids, weights as
-        float16, predictions by horizon. `tokens`, `position` and `mask` have that shape; without, tokens are unknown,
-        positions count on, and none is padding. `number`, that of the last pass, rises from call to call; passes that
-        are there already are not written again, and what an interrupted call has left is overwritten.
+        `past [passes]` tokens were cached before each. `table [all tokens, bytes]` uint8 has ids, weights and
+        predictions by horizon as they lie in the file. `tokens`, `position` and `mask` have that shape; without, tokens
+        are unknown, positions count on, and none is padding. `number`, that of the last pass, rises from call to call;
+        passes that are there already are not written again, and what an interrupted call has left is overwritten.
         """
         state = self._state
         if number <= state.number:
             return 0
-        _, batch, n = shape
-        state = _whose(state, batch, int(past[0]))
-        kept = np.ones(shape, bool) if mask is None else mask.astype(bool)
-        decode = n == 1 and past[0] > 0
-        if decode and batch > 1 and tokens is not None and self._ends.size:
-            ended = np.logical_or.accumulate(np.isin(tokens[..., 0], self._ends), 0) | state.ended
-            state = state._replace(ended=ended[-1])
-            kept = kept & ~ended[..., None]
+        passes, batch, n = shape
+        decode = (past > 0) & (n == 1)
+        ends = np.zeros((passes, batch), bool)
+        if n == 1 and batch > 1 and tokens is not None and self._ends.size:
+            ends = np.isin(tokens[..., 0], self._ends) & decode[:, None]
+        opens = past == 0
+        opens[0] |= not state.n_requests
+        requests, ended = np.empty((passes, batch), np.int32), np.empty((passes, batch), bool)
+        for begin, end in pairwise([0, *(np.flatnonzero(opens[1:]) + 1).tolist(), passes]):
+            state = _whose(state, batch, int(past[begin]), opens[begin])
+            requests[begin:end] = state.requests
+            ended[begin:end] = np.logical_or.accumulate(ends[begin:end], 0) | state.ended
+            state = state._replace(ended=ended[end - 1])
+        kept = np.broadcast_to(~(ended & decode[:, None])[..., None], shape)
+        if mask is not None:
+            kept = kept & mask.astype(bool)
         counts = kept.sum((1, 2))
         at = np.flatnonzero(kept)
         rows = np.empty(at.size, self._dtype)
-        rows["request"] = state.requests[at // n % batch]
+        rows["request"] = requests.ravel()[at // n]
         rows["step"] = np.repeat(state.n_steps + np.cumsum(counts > 0) - 1, counts)
         if position is None:
             position = np.broadcast_to(past[:, None, None] + np.arange(n), shape)
         rows["position"] = position.ravel()[at]
-        rows["phase"] = decode
+        rows["phase"] = np.repeat(decode, counts)
         rows["token_id"] = -1 if tokens is None else tokens.ravel()[at]
         rows["left"] = np.repeat(np.cumsum(counts), counts) - np.arange(at.size) - 1
-        table = (table if at.size == kept.size else table[:, at]).transpose(1, 0, 2)
-        k = self._top_k
-        rows["experts"] = table[..., :k]
-        rows["weights"] = table[..., k : 2 * k].view(np.float16)
-        if not np.isfinite(rows["weights"]).all():
+        rows.view(np.uint8).reshape(-1, self._dtype.itemsize)[:, -table.shape[1] :] = (
+            table if at.size == kept.size else table[at]
+        )
+        if ((rows["weights"].view(np.uint16) & 0x7C00) == 0x7C00).any():  # the exponent of NaN and the infinities
             raise BadTrace(f"step {state.n_steps} or later: weights of a router are not finite; is the model whole?")
-        begin = 2 * k
-        for horizon, width in self._widths.items():
-            rows[f"predicted.h{horizon}"] = table[..., begin : begin + width]
-            begin += width
         self._append(rows, state.n_bytes)
         self._state = state._replace(  # at once, so that an interrupt finds all or nothing done
             number=number,
@@ -130,6 +136,7 @@ class RowWriter:
             n_steps=state.n_steps + int(np.count_nonzero(counts)),
             n_rows=state.n_rows + at.size,
         )
+        self._saver.tell(self.n_rows)
         return at.size
 
     def _append(self, rows: np.ndarray, at: int) -> None:
@@ -149,7 +156,7 @@ class RowWriter:
         self._file = None
         if self.n_steps:
             try:
-                rows_of(self.part).save(self.path)
+                self._saver.finish(self.n_rows, rows_of(self.part).meta)
             except OSError as error:
                 raise OSError(
                     error.errno,
@@ -173,9 +180,9 @@ class _State(NamedTuple):
     ended: np.ndarray
 
 
-def _whose(state: _State, batch: int, past: int) -> _State:
-    """Before a pass of `batch` sequences over `past` cached tokens: over none they are new requests, else the same."""
-    if not past or not state.n_requests:
+def _whose(state: _State, batch: int, past: int, opens: bool) -> _State:
+    """Before passes of `batch` sequences, the first over `past` cached tokens: if it `opens`, of new requests."""
+    if opens:
         requests = np.arange(state.n_requests, state.n_requests + batch, dtype=np.int32)
         return state._replace(requests=requests, n_requests=state.n_requests + batch, ended=np.zeros(batch, bool))
     if batch != len(state.requests):

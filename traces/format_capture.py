@@ -144,7 +144,7 @@ class Rows:
         return rows
 
     def read(self, kind: str, layers: range, start: int, stop: int) -> np.ndarray:
-        out = np.ascontiguousarray(self._rows[kind][start:stop, layers.start : layers.stop].transpose(1, 0, 2))
+        out = np.array(self._rows[kind][start:stop, layers.start : layers.stop].transpose(1, 0, 2), order="C")  # a copy
         for layer, rows in zip(layers, out, strict=True):
             if kind == "experts":
                 check_ids(rows, self._n_experts, self.where, layer, start)

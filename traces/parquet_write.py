@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,27 +19,31 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def write(trace: Trace, path: Path, group_rows: int, advance: Callable[[int], None]) -> None:
-    """Streams the blocks into row groups; the file appears under its name when it is whole.
+def write(pieces: Iterable[Trace], path: Path, group_rows: int, advance: Callable[[int], None]) -> None:
+    """Streams the blocks of a trace, or of pieces of one, into row groups; the file gets its name when it is whole.
 
-    The digest of the ids is made on the way, so the record goes last. No dictionaries: ids are dense, and plain values
-    are what can be read without a copy.
+    The digest of the ids is made on the way, so the record goes last: that of the last piece. No dictionaries: ids are
+    dense, and plain values are what can be read without a copy.
     """
     import pyarrow.parquet as pq
 
-    digests = [sha256() for _ in range(trace.n_layers)]
-    schema = _schema(trace)
+    pieces = iter(pieces)
+    first = record = next(pieces)
+    digests = [sha256() for _ in range(first.n_layers)]
+    schema = _schema(first)
     options = {"compression": "zstd", "use_dictionary": False, "write_statistics": False, "write_page_checksum": True}
     with (
         beside(path) as temporary,
         temporary.open("wb") as file,
         pq.ParquetWriter(file, schema, store_schema=False, **options) as writer,
     ):
-        for batch in _batches(trace, group_rows, digests, schema):
-            writer.write_batch(batch, row_group_size=batch.num_rows)
-            advance(batch.num_rows)
+        for piece in chain([first], pieces):
+            for batch in _batches(piece, group_rows, digests, schema):
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+                advance(batch.num_rows)
+            record = piece
         whole = sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
-        writer.add_key_value_metadata({KEY: trace.meta.with_sha256(whole).to_json().encode()})
+        writer.add_key_value_metadata({KEY: record.meta.with_sha256(whole).to_json().encode()})
 
 
 def _schema(trace: Trace) -> pyarrow.Schema:

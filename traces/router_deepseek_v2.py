@@ -14,6 +14,7 @@ class DeepseekV2(Router):
     name = "softmax"
     model_types = ("deepseek_v2",)
     ranked = False
+    excludes = True
 
     def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
         return in_float32(module)

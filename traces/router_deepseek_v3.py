@@ -15,6 +15,7 @@ class DeepseekV3(Router):
     name = "sigmoid"
     model_types = ("deepseek_v3",)
     ranked = False
+    excludes = True
 
     def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
         return in_float32(module)

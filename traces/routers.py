@@ -24,6 +24,7 @@ class Router:
     name: ClassVar[str]  # what a trace's `router` says
     model_types: ClassVar[tuple[str, ...]]  # of the model's config
     ranked: ClassVar[bool] = True  # the chosen ids come in falling order of score
+    excludes: ClassVar[bool] = False  # some experts cannot be chosen for a token: their score is -inf
 
     def logits(self, module: Any) -> Callable[[Tensor], Tensor]:
         """A function of router inputs `[n_tokens, hidden]` that gives `[n_tokens, n_experts]` by the model's operation.

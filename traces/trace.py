@@ -251,7 +251,7 @@ class Trace:
         """
         from .parquet_write import write
 
-        write(self, Path(path), group_rows, advance or (lambda rows: None))
+        write([self], Path(path), group_rows, advance or (lambda rows: None))
 
     def describe(self, seed: int = 0) -> dict[str, Any]:
         """Shape, provenance, skew, locality, working set and quality of the predictions, as plain JSON types."""

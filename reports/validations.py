@@ -19,6 +19,7 @@ NEEDED = ("drift", "kendall_tau", "options", "plans")  # null may be right for s
 PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
 THREE = ("median", "p95", "worst")
 MOST = 1e18
+NONE = "that is no result of a validation: make it again with `slotwise validate -o`"
 # What has a place of its own on the page; whatever else a result holds is shown as recorded.
 KNOWN = {
     "format", "version", "verdict", "reasons", "blocks", "blocks_dropped", "noise_floor", "drift", "all", "strata",
@@ -188,22 +189,17 @@ class _Entries:
 
     def of(self, name: str, value: Any, right: Callable[[Any], Any], rule: str) -> None:
         if not right(value):
-            raise BadResult(
-                f"{self.where}: {name} is {str(value)[:60]!r}, but must be {rule}; no result of a validation"
-            )
+            raise BadResult(f"{self.where}: {name} is {str(value)[:60]!r}, but must be {rule}; {NONE}")
 
     def there(self, at: str, found: Mapping[str, Any], names: Sequence[str]) -> None:
         for name in names:
             if name not in found:
-                raise BadResult(f"{self.where}: {at}{name} is missing; no result of a validation")
+                raise BadResult(f"{self.where}: {at}{name} is missing; {NONE}")
 
     def number(self, name: str, value: Any, least: float, *, may_be_null: bool = False) -> None:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not (may_be_null and value is None) and not (known and least <= value <= MOST):  # nan is neither
-            raise BadResult(
-                f"{self.where}: {name} is {str(value)[:60]!r}, but must be a number from {least:g}; no result of a "
-                "validation"
-            )
+            raise BadResult(f"{self.where}: {name} is {str(value)[:60]!r}, but must be a number from {least:g}; {NONE}")
 
     def interval(self, at: str, found: Mapping[str, Any], name: str) -> None:
         """Two rising ends, or null where there are too few runs for them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,11 +81,11 @@ def _object(path: Path) -> Mapping[str, Any] | None:
     if not path.is_file():  # what there is none of, or is a folder, is refused where other results are opened
         return None
     with path.open("rb") as file:
-        if not file.read(64).lstrip().startswith(b"{"):
+        if not file.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
             return None
     if path.stat().st_size > MOST_BYTES:
         raise BadResult(f"{path}: has {path.stat().st_size} bytes; no machine file and no validation has so many")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadResult(f"{path}: is cut off or damaged ({error}); make it again") from error

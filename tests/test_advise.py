@@ -156,7 +156,7 @@ def test_anchors_set_the_seconds_and_leave_the_machine_its_look_ahead(machine):
     ("more", "said"),
     [
         ({"row_bytes": None}, "the trace does not record how large a row is; give row_bytes"),
-        ({"headroom": "8GiB"}, "leaves 0 bytes: a slot in each layer takes 226,492,416"),
+        ({"headroom": "8GiB"}, "takes 226,492,416; give vram of 8,816,427,008 bytes or more, or take less"),
         ({"context_bytes": "7.9GiB"}, "less context 8,482,560,409, headroom 0 leaves 107,374,183 bytes"),
         ({"policies": []}, "no candidate can be priced"),
         ({"steps": 1}, "the trace has no decode steps: use phase all"),

@@ -228,7 +228,7 @@ def test_an_entry_that_the_page_needs_is_named_where_it_is_missing(passed, at):
     for step in path:
         inner = inner[int(step) if step.isdigit() else step]
     del inner[name]
-    with pytest.raises(BadResult, match=rf"^V.json: .*{name} is missing; no result of a validation$"):
+    with pytest.raises(BadResult, match=rf"^V.json: .*{name} is missing; .*: make it again with `slotwise validate"):
         validation_of("V.json", found)
 
 

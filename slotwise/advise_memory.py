@@ -10,6 +10,7 @@ from slotwise.executor.gguf_header import read_header
 from slotwise.executor.gguf_memory import check_header, context_bytes, dense_bytes, expert_rows, used_experts
 from slotwise.replay.errors import BadOption
 from slotwise.replay.sizes import parse_bytes
+from slotwise.reports.metrics import size
 from slotwise.traces import Trace
 
 MOST_CTX = 2**30
@@ -32,10 +33,10 @@ class Memory:
         return self.lines[0][1] - sum(taken for _, taken in self.lines[1:])
 
     def told(self) -> str:
-        """`8.00 GiB of VRAM - 0.88 headroom = 7.12 GiB`."""
-        first, *others = ((what, f"{n_bytes / 2**30:.2f}") for what, n_bytes in self.lines)
-        taken = "".join(f" - {size} {what}" for what, size in others)
-        return f"{first[1]} GiB of {first[0]}{taken} = {self.room / 2**30:.2f} GiB"
+        """`8 GiB of VRAM - 900 MiB headroom = 7.12 GiB`."""
+        first, *others = ((what, size(n_bytes)) for what, n_bytes in self.lines)
+        taken = "".join(f" - {told} {what}" for what, told in others)
+        return f"{first[1]} of {first[0]}{taken} = {size(self.room)}"
 
 
 def memory_of(

@@ -109,7 +109,7 @@ def time(runs: Runs, prefix: str) -> Iterator[Picture]:
     groups.panel.legend(patches(parts))
     yield groups.panel.picture(
         f"{prefix}time", alt=f"Where the time went, ms of a step. {'; '.join(told)}.",
-        caption="Each moment counts once, so parts add up. Late copies: the hot chain waited for a row. Rest: "
+        caption="Each moment counts once, so parts add up. Awaited copies: the hot chain waited for a row. Rest: "
         "dispatch, look-ahead, threads that wake. Between ticks: norms, what stands for attention, and what --check "
         "looks at. The timed run looks at every tick, so it is mostly slower than the rest." + _cut(runs),
     )  # fmt: skip

@@ -98,8 +98,8 @@ def _causes(part: Priced, prefix: str) -> Iterator[Picture]:
             {name: [1e3 * (price["parts"][cause] or 0) / price["tokens"] for cause in CAUSES]
              for name, price in rows.items()},
             list(CAUSES.values()), label="ms a token, on average", note=part.on,
-            caption="Each moment counts once, so parts add up; the fastest is on top. Late copies: the hot chain waits "
-            "for a row that is still on its way." + first_of(MOST, len(keys), "configurations"),
+            caption="Each moment counts once, so parts add up; the fastest is on top. Awaited copies: the hot chain "
+            "waits for a row that is still on its way." + first_of(MOST, len(keys), "configurations"),
         )  # fmt: skip
 
 

@@ -12,8 +12,9 @@ from .errors import BadResult
 VERDICTS = ("passed", "failed", "inconclusive")
 STRATA = {"cold": "cold chain", "hot": "hot chain", "link": "link", "host": "host"}
 TERMS = {  # seconds by cause that both a timed run and a price know
-    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
-    "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
+    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone",
+    "late_s": "awaited copies", "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks",
+    "between_s": "between ticks",
 }  # fmt: skip
 NEEDED = ("drift", "kendall_tau", "options", "plans")  # null may be right for some, but not their absence
 PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")

@@ -7,7 +7,7 @@ import click
 import slotwise
 
 from .options import numbers
-from .progress import working
+from .progress import beside, working
 
 
 @click.command(
@@ -67,6 +67,8 @@ def command(trace, machine, vram, policies, widths, scope, overlap, as_json, **o
             trace, machine, vram, widths=None if widths is None else numbers(widths, "width"), progress=progress,
             **given, **options,
         )  # fmt: skip
+    for warning in found["warnings"]:
+        beside(f"slotwise: warning: {warning}")
     if as_json:
         click.echo(json.dumps(found, allow_nan=False))
         return

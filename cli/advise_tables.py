@@ -4,16 +4,13 @@ import click
 
 from .screen import columns, show, wrapped
 
-GIB = 1 << 30
 RUNNERS_UP = 3
 
 
 def print_advice(found):
     """Sentences to act on, then tables."""
-    from slotwise.advise_words import rate
+    from slotwise.advise_words import rate, size
 
-    for warning in found["warnings"]:
-        wrapped(f"warning: {warning}")
     for sentence in found["answer"]:
         wrapped(sentence)
     others = [
@@ -24,7 +21,7 @@ def print_advice(found):
         wrapped(f"Next by choice: {'; '.join(others)}.")
     points = [
         (
-            f"{one['pool_bytes'] / GIB:.2f} GiB", "–" if one["slots"] is None else f"{one['slots']:,}", rate(one),
+            size(one["pool_bytes"]), "–" if one["slots"] is None else f"{one['slots']:,}", rate(one),
             "–" if one["per_gib"] is None else f"{rate(one, 'per_gib')}, {100 * one['share_per_gib']:+.1f} %",
         )
         for one in found["curve"]

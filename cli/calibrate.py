@@ -1,13 +1,13 @@
 """`slotwise calibrate`: a machine file by measuring, for prices that are SIMULATED and not ESTIMATED."""
 
 import json
-from pathlib import Path
 
 import click
 
 import slotwise
 
 from .progress import working
+from .trace_output import check_output
 
 
 @click.command(
@@ -54,8 +54,7 @@ def command(output, force, as_json, **options):
 
     Takes one to three minutes on an idle machine. Prices then hold for rows of this size and this many CPU threads.
     """
-    if Path(output).exists() and not force:  # now, not after the minutes
-        raise click.UsageError(f"{output} exists; --force replaces it")
+    check_output(output, force)  # now, not after the minutes
     with working() as progress:
         machine = slotwise.calibrate(progress=progress, **options)
     slotwise.write_machine(machine, output, force=force)

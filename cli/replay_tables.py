@@ -6,6 +6,8 @@ import click
 
 from .screen import columns, pairs, show, wrapped
 
+PARTS = {"late_s": "awaited_copies"}  # `late` is the counter of demands that the plan holds to be misses
+
 
 def print_result(result) -> None:
     """A summary, the counters that are not zero by phase, the rates, and every option that has a value."""
@@ -55,9 +57,8 @@ def _print_price(price, hit_rate, options) -> None:
     show(columns(("", label, "95 % interval"), rows, ("",)))
     click.echo()
     total = price["seconds"] or 1.0
-    pairs(
-        "time: ", (f"{name[:-2]} {100 * value / total:.1f} %" for name, value in price["parts"].items() if value), "  "
-    )
+    parts = {PARTS.get(name, name.removesuffix("_s")): value for name, value in price["parts"].items() if value}
+    pairs("time: ", (f"{name} {100 * value / total:.1f} %" for name, value in parts.items()), "  ")
     pairs("busy: ", (f"{name} {100 * (value or 0):.0f} %" for name, value in price["busy"].items()), "  ")
     if price["policy_cost_of"] == "lru" != options["policy"]:
         wrapped(f"the host decides as fast as for lru: the machine file has no figures of {options['policy']}")
@@ -70,7 +71,7 @@ def _print_price(price, hit_rate, options) -> None:
         )
     if price["late_hits"]:
         wrapped(
-            f"late: {price['late_hits']:,} hits met a copy on its way, in {price['late_ticks']:,} ticks, which waited "
+            f"awaited copies: of {price['late_hits']:,} hits, in {price['late_ticks']:,} ticks, which waited "
             f"{_figure(price['lateness_mean_s'])} s, at worst {_figure(price['lateness_worst_s'])} s"
         )
     if price["miss_s"] is not None:

@@ -5,8 +5,9 @@ import click
 from .screen import pairs, wrapped
 
 PARTS = {
-    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
-    "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
+    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone",
+    "late_s": "awaited copies", "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks",
+    "between_s": "between ticks",
 }  # fmt: skip
 ENGINES = (
     ("copies", "copies_per_s", "copy_rows_per_s"),

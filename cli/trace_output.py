@@ -22,6 +22,9 @@ def check_output(output, force):
         raise click.UsageError(f"cannot write to {output!r}: there is no folder {str(path.parent)!r}")
     if path.exists() and not force:
         raise click.UsageError(f"{output} exists; choose another name, or replace it with --force")
+    from slotwise.outputs import check_target
+
+    check_target(path)
 
 
 def save(trace, output, *, quiet=False):

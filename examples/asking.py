@@ -28,7 +28,7 @@ def parser(about: str | None, url: str) -> argparse.ArgumentParser:
 
 def prompts(path: Path) -> list[str]:
     """The lines of the file that are not blank."""
-    found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    found = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     if not found:
         raise SystemExit(f"{path}: no prompts; a prompt is a line")
     return found

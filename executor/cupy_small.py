@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .ceilings import best_rate
 from .cupy_driver import Kernel, attribute, compiled, need_cupy, source
-from .errors import BadExecutor
+from .errors import LESS_HOST, BadExecutor
 
 MAX_WHERE = 512  # (token, choice) pairs of one join
 TELLS = 3  # stretches of words in one telling
@@ -116,7 +116,7 @@ def page_locked(nbytes: int) -> NDArray[np.uint8]:
     except cupy.cuda.runtime.CUDARuntimeError as failed:
         raise BadExecutor(
             f"{nbytes:,} bytes of page-locked memory are refused ({failed}): --host registered or --host staged does "
-            "without so much of it at once, --alias-layers N asks for less"
+            f"without so much of it at once; {LESS_HOST}"
         ) from failed
     found = np.frombuffer(memory, np.uint8, nbytes)
     found[:] = 0

@@ -1,5 +1,9 @@
 """What the executor raises: for what it was asked, and for what the device would not do."""
 
+LESS_HOST = (  # the way out wherever rows find no room
+    "fewer rows are stored with --alias-layers N of `run` and `validate`, --quick or a smaller --shape of `calibrate`"
+)
+
 
 class BadExecutor(ValueError):
     """A wrong option or array, or a machine or build that lacks what was asked for: name, value, rule, way out."""

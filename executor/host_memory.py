@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .backend import Copy
 from .cold import ColdChain
-from .errors import BadExecutor
+from .errors import LESS_HOST, BadExecutor
 
 HOSTS = ("pinned", "registered", "staged")
 RING_BYTES = 64 << 20
@@ -28,7 +28,7 @@ def ordinary(n_bytes: int) -> NDArray[np.uint8]:
     try:
         memory = np.empty(n_bytes + ALIGNMENT, np.uint8)
     except MemoryError:
-        raise BadExecutor(f"{n_bytes:,} bytes of host memory cannot be had: --alias-layers N stores fewer") from None
+        raise BadExecutor(f"{n_bytes:,} bytes of host memory cannot be had; {LESS_HOST}") from None
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + n_bytes]
 
@@ -41,9 +41,7 @@ def huge_pages(n_bytes: int) -> NDArray[np.uint8]:
     try:
         pages = mmap.mmap(-1, n_bytes + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as failed:
-        raise BadExecutor(
-            f"{n_bytes:,} bytes of host memory cannot be had ({failed.strerror}): --alias-layers N stores fewer"
-        ) from None
+        raise BadExecutor(f"{n_bytes:,} bytes of host memory cannot be had ({failed.strerror}); {LESS_HOST}") from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel built without them
             pages.madvise(mmap.MADV_HUGEPAGE)

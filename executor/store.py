@@ -12,7 +12,7 @@ from slotwise.policies.room import available_bytes
 from .backend import Backend
 from .cold import ColdChain, RowLayout
 from .dtypes import encode
-from .errors import BadExecutor, ExecutorWarning
+from .errors import LESS_HOST, BadExecutor, ExecutorWarning
 
 ALIGNMENT = 64
 GIB = 1 << 30
@@ -63,7 +63,7 @@ class HostStore:
             f"{there / GIB:,.1f} GiB can be had now"
         )
         if not force:
-            raise BadExecutor(f"{short}; --alias-layers N stores fewer, --force tries all the same")
+            raise BadExecutor(f"{short}; {LESS_HOST}; --force of `run` tries all the same")
         warnings.warn(short, ExecutorWarning, stacklevel=3)
 
     @property

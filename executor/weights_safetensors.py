@@ -77,7 +77,7 @@ class Checkpoint:
     def _activation(self) -> str:
         path = self.folder / "config.json"
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
+            config = json.loads(path.read_text(encoding="utf-8-sig"))
         except (OSError, ValueError, RecursionError) as error:
             raise BadExecutor(f"{path}: not a readable config of a model ({error})") from None
         said = config.get("hidden_act") if isinstance(config, dict) else None

@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 def read_failures(path: str | Path) -> tuple[Failure, ...]:
     """Failures from a JSON file: a list of them, or what `slotwise run --json` printed. Raises BadOption."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadOption(f"{path}: not JSON ({error})") from None
     if isinstance(found, dict):

@@ -18,6 +18,7 @@ from .machine_figures import BESIDE, FIGURES, POLICY_FIGURES, SHARES, Contention
 
 FORMAT, VERSION = "slotwise.machine", 3
 LABELS = ("MEASURED", "ESTIMATED")
+NEEDED = ("label", "name", "date", "cpu_threads", "figures", "contention")
 MOST_FILE_BYTES = 64 << 20
 
 
@@ -91,7 +92,7 @@ def read_machine(path: str | Path) -> Machine:
     if path.stat().st_size > MOST_FILE_BYTES:
         raise BadOption(f"{path}: has {path.stat().st_size} bytes; a machine file has at most {MOST_FILE_BYTES}")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadOption(f"{path}: is no machine file ({error}); `slotwise machine` writes one") from error
     return machine_of(found, str(path))
@@ -117,6 +118,10 @@ def machine_of(found: Any, where: str) -> Machine:
         raise BadOption(
             f"{where}: version {found.get('version')!r} of {FORMAT}; this program reads version {VERSION}: make the "
             "file again with `slotwise calibrate` or `slotwise machine`"
+        )
+    if missing := [name for name in NEEDED if found.get(name) is None]:
+        raise BadOption(
+            f"{where}: {missing[0]} is missing; make the file again with `slotwise calibrate` or `slotwise machine`"
         )
     known = {"format", "version", *Machine.__dataclass_fields__}
     if unknown := sorted(set(found) - known):

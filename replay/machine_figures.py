@@ -169,7 +169,7 @@ class Entries:
 
     def table(self, name: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise BadOption(f"{self.where}: {name} is {'missing' if value is None else 'no object with names'}")
+            raise BadOption(f"{self.where}: {name} is {str(value)[:40]!r}; it is an object with names")
         return value
 
     def each(self, name: str, found: Any, one: Any) -> tuple[Any, ...]:

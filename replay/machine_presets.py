@@ -94,7 +94,7 @@ def estimate_machine(
                 sources[rate] = f"{part.source}; {share:.0%} of the peak {peak / 1e9:g} GB/s"
     for rate, given in (("link", link), ("host_read", host_read), ("device_read", device_read)):
         if given is not None:
-            known[rate], sources[rate] = parse_rate(rate, given), "given"
+            known[rate], sources[rate] = _in_range(rate, given), "given"
     for rate in ("link", "host_read", "device_read"):
         if rate not in known:
             option = "--" + rate.replace("_", "-")
@@ -149,6 +149,17 @@ def parse_rate(name: str, text: str | float) -> float:
         return float(parse_bytes(match[1] if match else text))
     except BadOption:
         raise BadOption(f"{name} {str(text)[:40]!r}: write bytes per second, such as 12GB/s or 45GiB/s") from None
+
+
+def _in_range(rate: str, given: str | float) -> float:
+    """As `parse_rate`, within what every figure that comes from it may be."""
+    value, allowed = parse_rate(rate, given), FIGURES["host_compute_bytes_per_s"]
+    if not allowed.low <= value <= allowed.high / COMPUTE:  # nan is in no range
+        raise BadOption(
+            f"{rate} {str(given)[:40]!r}: a rate is from {allowed.low:g} to {allowed.high / COMPUTE:g} bytes per "
+            "second, such as 12GB/s"
+        )
+    return value
 
 
 def _with(rate: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from slotwise.policies import Refused
 from slotwise.traces import Trace, open_trace
-from slotwise.traces.files import kind_of
+from slotwise.traces.files import check_target, kind_of
 
 from .errors import BadOption
 from .lag import settled
@@ -70,6 +70,7 @@ def sweep(
         raise BadOption(f"cannot write a result to {str(out)!r}: name a file in an existing folder")
     if path.suffix in FOREIGN:
         raise BadOption(f"{path}: a result is a Parquet file, not {path.suffix}; name it {path.stem}.parquet")
+    check_target(path)
     for trace in opened:
         if trace.digest() != trace.sha256:
             raise BadOption(f"{trace.name}: its ids do not match the sha256 that it records; import it again")

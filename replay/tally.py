@@ -10,7 +10,8 @@ EXTRA = ("bytes_loaded", "bytes_moved", "pollution")
 NAMES = (*COUNTERS, *EXTRA)
 STATE = ("residents", "in_flight")  # not events: reported whole whatever the phase
 _AT = {name: i for i, name in enumerate(NAMES)}
-MOVED = {"cpu": ("streamed",), "fetch": ("streamed", "gated", "bypassed", "throttled", "failed_demand")}
+# Beside loads, by `miss`: a row that the CPU computes moves nowhere, be it streamed or not.
+MOVED = {"cpu": (), "fetch": ("streamed", "gated", "bypassed", "throttled", "failed_demand")}
 
 
 class Tally:

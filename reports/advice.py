@@ -12,7 +12,7 @@ from typing import Any
 
 from . import metrics
 from .errors import BadResult
-from .style import LIGHT, Panel, Picture, css_colours, drawn, short
+from .style import LIGHT, Panel, Picture, css_colours, drawn, first_of, short
 
 Advice = Mapping[str, Any]  # what `slotwise advise --json` prints
 GIB = 1 << 30
@@ -116,20 +116,20 @@ def _facts(advice: Advice) -> list[tuple[str, str]]:
 
 
 def _tables(advice: Advice) -> list[Sheet]:
-    memory = [(one["what"], f"{one['bytes']:+,}", f"{one['bytes'] / GIB:+.2f}") for one in advice["memory"]]
+    memory = [(one["what"], f"{one['bytes']:+,}", _signed(one["bytes"])) for one in advice["memory"]]
     left = sum(one["bytes"] for one in advice["memory"])
     against = [(AGAINST[name], rate(one), figure(one["times"], one["times_interval"]))
                for name, one in advice["against"].items()]  # fmt: skip
     curve = [
-        (f"{one['pool_bytes'] / GIB:.2f}", metrics.DASH if one["slots"] is None else f"{one['slots']:,}", rate(one),
+        (metrics.size(one["pool_bytes"]), metrics.DASH if one["slots"] is None else f"{one['slots']:,}", rate(one),
          figure(one["per_gib"], one["per_gib_interval"]), metrics.percent(one["share_per_gib"]))
         for one in advice["curve"]
     ]  # fmt: skip
     return [
         Sheet("Against", ("what", "tokens/s", "times as fast"), against),
-        Sheet("Along the size of the pools", ("pools, GiB", "slots", "tokens/s", "a further GiB: tokens/s", "share"),
+        Sheet("Along the size of the pools", ("pools", "slots", "tokens/s", "a further GiB: tokens/s", "share"),
               curve, words=0),
-        Sheet("Memory", ("what", "bytes", "GiB"), [*memory, ("left for experts", f"{left:+,}", f"{left / GIB:+.2f}")],
+        Sheet("Memory", ("what", "bytes", "that is"), [*memory, ("left for experts", f"{left:+,}", _signed(left))],
               labelled=False),
     ]  # fmt: skip
 
@@ -160,6 +160,10 @@ def _flags(advice: Advice) -> Sheet:
                  words=4, labelled=False)  # fmt: skip
 
 
+def _signed(n_bytes: int) -> str:
+    return f"{'-' if n_bytes < 0 else '+'}{metrics.size(abs(n_bytes))}"
+
+
 def rate(one: Mapping[str, Any]) -> str:
     return figure(one["tokens_per_s"], one["tokens_per_s_interval"])
 
@@ -177,14 +181,15 @@ def _pictures(advice: Advice) -> list[Picture]:
 
 
 def _curve(advice: Advice, subject: Any) -> Picture:
-    """Tokens per second against the GiB of the pools, with what it is to beat."""
+    """Tokens per second against the size of the pools, with what it is to beat."""
     from matplotlib.lines import Line2D
 
     title = "Tokens per second along the size of the pools"
     legend = [advice["policy"], *(AGAINST[name] for name in advice["against"])]
     panel = Panel(subject, title, legend=legend)
     axes, points = panel.axes, advice["curve"]
-    at = [one["pool_bytes"] / GIB for one in points]
+    unit, units = (GIB, "GiB") if points[-1]["pool_bytes"] >= GIB else (1 << 20, "MiB")
+    at = [one["pool_bytes"] / unit for one in points]
     known = [one["tokens_per_s_interval"] for one in points]
     if all(known):
         low, high = zip(*known, strict=True)
@@ -193,23 +198,23 @@ def _curve(advice: Advice, subject: Any) -> Picture:
     axes.plot(at, [one["tokens_per_s"] for one in points], **lines[0])
     for (name, one), dash in zip(advice["against"].items(), ((1, 1.5), (5, 2), (4, 1.5, 1, 1.5)), strict=False):
         look: dict[str, Any] = {"color": LIGHT["ink" if name == "bound" else "grey3"], "linestyle": (0, dash)}
-        here = advice["pool_bytes"] / GIB
+        here = advice["pool_bytes"] / unit
         if name == "bound":  # known at the size that was asked for alone
             look |= {"marker": "D", "linestyle": "none"}
             axes.plot([here], [one["tokens_per_s"]], **look)
         else:
             axes.axhline(one["tokens_per_s"], **look)
         lines.append(look)
-    axes.axvline(advice["pool_bytes"] / GIB, color=LIGHT["grey2"], linewidth=1, linestyle=(0, (1, 2)))
+    axes.axvline(advice["pool_bytes"] / unit, color=LIGHT["grey2"], linewidth=1)
     axes.set_xlim(0, None)
     axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
-    axes.set_xlabel("GiB of the pools, all layers together")
+    axes.set_xlabel(f"{units} of the pools, all layers together")
     axes.set_ylabel("tokens/s")
     panel.legend([Line2D([], [], label=short(text), **look) for text, look in zip(legend, lines, strict=True)])
-    told = "; ".join(f"{gib:.1f} GiB {rate(one)}" for gib, one in zip(at, points, strict=True))
+    told = "; ".join(f"{metrics.size(one['pool_bytes'])} {rate(one)}" for one in points)
     return panel.picture(
         "curve", alt=f"{title}. {told}.",
-        caption="The band is the 95 % interval; the dotted line across stands at the pools that fit.",
+        caption="The band is the 95 % interval; the thin line across stands at the pools that fit.",
     )  # fmt: skip
 
 
@@ -217,6 +222,8 @@ def _candidates(advice: Advice, subject: Any) -> Picture:
     """The candidates that chose best, by what they reach on the rest."""
     title = "Candidates, judged on the steps that chose nothing"
     some = advice["candidates"][:SHOWN]
+    if len(some) < len(advice["candidates"]):
+        title += f": the first {len(some)} of {len(advice['candidates'])}"
     names = [f"{short(one['policy'], 22)}, {one['scope']}, {one['width']}, {one['overlap']}" for one in some]
     panel = Panel(subject, title, height=0.27 * len(some) + 0.1, left=2.1, right=0.3)
     axes = panel.axes
@@ -232,5 +239,6 @@ def _candidates(advice: Advice, subject: Any) -> Picture:
     told = "; ".join(f"{name}: {rate(one)}" for name, one in zip(names, some, strict=True))
     return panel.picture(
         "candidates", alt=f"{title}. {told}.",
-        caption="Policy, pool, width and overlap, in the order in which the first part of the trace ranks them.",
+        caption="Policy, pool, width and overlap, in the order in which the first part of the trace ranks them."
+        + first_of(len(some), len(advice["candidates"]), "candidates"),
     )  # fmt: skip

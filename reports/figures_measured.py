@@ -9,7 +9,7 @@ from .figures_lookahead import OUTCOMES
 from .groups import Groups, patches
 from .rows import Row
 from .runs import ENGINES, PARTS, Runs
-from .style import LIGHT, Picture
+from .style import LIGHT, Picture, first_of
 
 MOST = 12  # configurations of one figure; the tables have all
 SIDES = {"on": ("c0", ""), "off": ("grey2", "////"), "auto": ("c2", "....")}
@@ -25,8 +25,7 @@ def shown(runs: Runs) -> dict[str, dict[str, Row]]:
 
 
 def _cut(runs: Runs) -> str:
-    n = len(runs.configurations)
-    return f" The first {MOST} of {n} configurations; the table has all." if n > MOST else ""
+    return first_of(MOST, len(runs.configurations), "configurations")
 
 
 def speed(runs: Runs, prefix: str) -> Iterator[Picture]:
@@ -110,7 +109,7 @@ def time(runs: Runs, prefix: str) -> Iterator[Picture]:
     groups.panel.legend(patches(parts))
     yield groups.panel.picture(
         f"{prefix}time", alt=f"Where the time went, ms of a step. {'; '.join(told)}.",
-        caption="Each moment counts once, so parts add up. Late copies: the hot chain waited for a row. Rest: "
+        caption="Each moment counts once, so parts add up. Awaited copies: the hot chain waited for a row. Rest: "
         "dispatch, look-ahead, threads that wake. Between ticks: norms, what stands for attention, and what --check "
         "looks at. The timed run looks at every tick, so it is mostly slower than the rest." + _cut(runs),
     )  # fmt: skip

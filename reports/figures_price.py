@@ -12,7 +12,7 @@ from .groups import Groups
 from .priced import Priced, speed
 from .prices import CAUSES
 from .sections import Key
-from .style import Picture
+from .style import Picture, first_of
 
 MOST = 16  # bars of one figure; the tables have all
 MOST_PRECISION = 1.3  # of the axis: a break-even above is written, not drawn to its end
@@ -89,7 +89,8 @@ def named(part: Priced, key: Key) -> str:
 
 def _causes(part: Priced, prefix: str) -> Iterator[Picture]:
     """Where the time of a token goes."""
-    rows = {named(part, key): part.at[key] for key in shown_keys(part)[:MOST]}
+    keys = shown_keys(part)
+    rows = {named(part, key): part.at[key] for key in keys[:MOST]}
     rows = {name: row["price"] for name, row in rows.items() if row["price"]["tokens"]}
     if rows:
         yield stacks(
@@ -97,8 +98,8 @@ def _causes(part: Priced, prefix: str) -> Iterator[Picture]:
             {name: [1e3 * (price["parts"][cause] or 0) / price["tokens"] for cause in CAUSES]
              for name, price in rows.items()},
             list(CAUSES.values()), label="ms a token, on average", note=part.on,
-            caption="Each moment counts once, so parts add up; the fastest is on top. Late copies: the hot chain waits "
-            "for a row that is still on its way.",
+            caption="Each moment counts once, so parts add up; the fastest is on top. Awaited copies: the hot chain "
+            "waits for a row that is still on its way." + first_of(MOST, len(keys), "configurations"),
         )  # fmt: skip
 
 

@@ -14,8 +14,9 @@ from .heatmaps import heatmap
 from .ropes import roped, told
 from .rows import Row
 from .sections import Section, base_name, size_of
-from .style import LIGHT, Panel, Picture, bound_name, look_of, short
+from .style import LIGHT, Panel, Picture, bound_name, first_of, look_of, short
 
+MOST = 12  # policies of a map
 LINES, WINDOWS = 6, 30  # policies and marks that a time series bears
 PHASES = {
     "prefill": "A prefill step carries many tokens and demands an expert once: its rate does not compare with decode.",
@@ -29,7 +30,8 @@ Counts = dict[str, np.ndarray]
 def layers(section: Section, prefix: str) -> Iterator[Picture]:
     """Heatmaps of hit rate: layers by policies at one size, layers by sizes for the winner."""
     plain, size = section.plain, section.shown
-    rows, at = ranked(section, size, plain)[:12], section.look_name(plain)
+    every, at = ranked(section, size, plain), section.look_name(plain)
+    rows = every[:MOST]
     if section.first["n_layers"] < 2 or not rows:
         return
     winner = rows[0]["policy"]
@@ -43,7 +45,8 @@ def layers(section: Section, prefix: str) -> Iterator[Picture]:
             section, f"{prefix}layers", f"Hit rate by layer, {section.where(size)}",
             {name: metrics.hit_rate(row["by_layer"]) for name, row in by_policy.items()}, ylabel="", note=at,
             caption=f"At {at}. A layer that is low in every line, the bound's too, is hard for any policy. "
-            "What it does with more slots than the others, `slotwise.replay(..., slots=[one number per layer])` says.",
+            "What it does with more slots than the others, `slotwise.replay(..., slots=[one number per layer])` says."
+            + first_of(len(rows), len(every), "policies"),
         )  # fmt: skip
     by_size = {str(at): row for at in section.sizes if (row := section.row(winner, at, plain))}
     if len(by_policy) > 1 and len(by_size) == 1:
@@ -71,7 +74,7 @@ def warmup(section: Section, prefix: str) -> Iterator[Picture]:
         section, f"{prefix}warm-up", f"Hit rate along the run, {section.where(size)}",
         {name: (row, {**styles[row["policy"]], "markersize": 3.5}) for name, row in names.items()}, _hit_rate,
         note=note, caption="Each mark is the rate within its own window of steps, not since the start: a cumulative "
-        "rate would hide where it levels off.",
+        "rate would hide where it levels off." + first_of(len(names) - bool(bound), len(rows), "policies"),
     )  # fmt: skip
     lines = _by_size(section, winner)
     if len(lines) > 1:

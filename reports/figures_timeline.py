@@ -27,7 +27,7 @@ def timelines(runs: Runs, prefix: str) -> Iterator[Picture]:
 
 def _timeline(runs: Runs, file: str, name: str, rows: dict[str, Row], more: str) -> Picture:
     kept = {side: row["stretch"]["ticks"][:TICKS] for side, row in rows.items()}
-    late = [("late copies", *COLOURS["late_s"])] if any(t["late"] for ticks in kept.values() for t in ticks) else []
+    late = [("awaited copies", *COLOURS["late_s"])] if any(t["late"] for ticks in kept.values() for t in ticks) else []
     parts = [("policy", "c3", ""), *late, ("merge", "good", ""), ("hot chain", "c1", ""), ("cold chain", "c4", "")]
     parts.append(("copies", "c2", ""))
     how = {
@@ -51,7 +51,7 @@ def _timeline(runs: Runs, file: str, name: str, rows: dict[str, Row], more: str)
             spans = [
                 ("host", "policy", at, tick["policy_s"]),
                 ("host", "merge", ended - tick["merge_s"], tick["merge_s"]),
-                *(("host", "late copies", span["at_s"], span["seconds"]) for span in tick["late"]),
+                *(("host", "awaited copies", span["at_s"], span["seconds"]) for span in tick["late"]),
                 *(("hot", "hot chain", span["at_s"], span["seconds"]) for span in tick["hot"]),
                 *(("cold", "cold chain", span["at_s"], span["seconds"]) for span in tick["cold"]),
             ]  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from . import metrics
 from .charts_lines import Curve, curves, plain_numbers
 from .groups import Groups
-from .style import LIGHT, Panel, Picture, drawn, short
+from .style import LIGHT, Panel, Picture, drawn, first_of, short
 from .validations import STRATA, TERMS, Validation
 
 LOOKS = {"cold": ("c4", "s"), "hot": ("c1", "o"), "link": ("c2", "^"), "host": ("c3", "D")}
@@ -80,17 +80,17 @@ def errors(found: Validation, prefix: str) -> Iterator[Picture]:
         told.append(f"{name}: {values[0]:+.1f} %, of the line {values[1]:+.1f} %")
     groups.axes.axvline(0, color=LIGHT["ink"], linewidth=1, zorder=1.5)
     groups.axes.set_xlabel("predicted less measured, % of measured")
-    cut = f" The {MOST} largest of {len(found.rows)}." if len(found.rows) > MOST else ""
     yield groups.panel.picture(
         f"{prefix}errors", alt=f"Error of predicted tokens/s. {'; '.join(told)}.",
         caption="The line is a + b · misses + c · loads, fitted to these very measurements; prices are fitted to none."
-        + cut,
+        + first_of(len(order), len(found.rows), "configurations"),
     )  # fmt: skip
 
 
 def pairs(found: Validation, prefix: str) -> Iterator[Picture]:
     """Policies against each other: the measured gain with its interval, and what the prices say."""
-    order = sorted(found.found["pairs"]["each"], key=lambda pair: (not pair["decided"], -abs(pair["measured"])))[:MOST]
+    every = found.found["pairs"]["each"]
+    order = sorted(every, key=lambda pair: (not pair["decided"], -abs(pair["measured"])))[:MOST]
     if not order:
         return
     names = [pair_name(found, pair) for pair in order]
@@ -115,7 +115,7 @@ def pairs(found: Validation, prefix: str) -> Iterator[Picture]:
         f"{prefix}pairs", alt=f"Policies against each other. {'; '.join(told)}.",
         caption="Line: measured, 95 %; diamond: predicted. Equal in everything but the policy. A pair is decided where "
         "the measured interval excludes 0; then the prediction must have its sign, and its size within a quarter or "
-        "the noise.",
+        "the noise." + first_of(len(order), len(every), "pairs"),
     )  # fmt: skip
 
 

@@ -208,7 +208,7 @@ def size(n_bytes: Any) -> str:
         if abs(value) < 1023.5 or unit == "TiB":
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.3g} {unit}"
+    return f"{value:.0f} {unit}" if unit == "B" or abs(value) >= 100 else f"{value:.3g} {unit}"
 
 
 def written(value: Any, unit: str) -> str:

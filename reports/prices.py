@@ -21,7 +21,7 @@ SETTING = {  # how it was priced; what differs in one of these is never drawn to
 MAY_BE_NULL = {"max_queued", "spec_chunk", "split_share"}
 CAUSES = {  # of the seconds: field -> name, colour, hatch
     "both_s": ("hot and cold at once", "c6", ""), "hot_alone_s": ("hot alone", "c1", ""),
-    "cold_alone_s": ("cold alone", "c4", "...."), "late_s": ("late copies", "bad", "xxxx"),
+    "cold_alone_s": ("cold alone", "c4", "...."), "late_s": ("awaited copies", "bad", "xxxx"),
     "host_s": ("host", "grey1", ""), "jitter_s": ("jitter", "grey4", ""), "policy_s": ("policy", "c3", ""),
     "merge_s": ("merge", "good", "////"), "dense_s": ("outside the experts", "c2", "\\\\\\\\"),
     "ids_s": ("ids to the host", "fair", ""), "step_s": ("between steps", "pale", ""),

@@ -27,8 +27,9 @@ OPTIONAL = {
 }  # fmt: skip
 NESTED = ("timing", "achieved", "ceilings", "stretch")
 PARTS = {  # of a run's seconds: field -> name
-    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
-    "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
+    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone",
+    "late_s": "awaited copies", "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks",
+    "between_s": "between ticks",
 }  # fmt: skip
 SECONDS = "seconds timed_s step_p50_s step_p95_s step_p99_s hot_s cold_s copies_s policy_s wait_s late_s".split()
 SECONDS += "merge_s tick_s".split()

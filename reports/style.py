@@ -45,7 +45,6 @@ COLOURS = {
 }
 LIGHT = {name: light for name, (light, dark) in COLOURS.items()}
 MARKERS, DASHES = "os^DvPX<>ph*", ("-", (0, (4, 1.5)), (0, (1.2, 1.2)))
-FUTURES = ((1, 1.5), (4, 1.5, 1, 1.5), (7, 1.5))
 DPI, WIDTH, FOOT = 170, 4.9, 0.27  # pixels an inch, inches, inches of the foot
 RC: dict[Any, Any] = {
     "font.family": "DejaVu Sans", "font.size": 9, "text.parse_math": False, "text.color": LIGHT["ink"],
@@ -93,9 +92,8 @@ def look_of(section: Section, names: Iterable[str] = ()) -> dict[str, dict[str, 
     for policy in dict.fromkeys([*(row["policy"] for row in section.rows), *names]):
         if policy not in section.policies:
             colour = "ink" if policy == section.bound else "grey3"
-            dash = (
-                (5, 2) if policy == section.bound else FUTURES[sum("marker" not in style for style in out.values()) % 3]
-            )
+            before = sum("marker" not in style for style in out.values())
+            dash = (5, 2) if policy == section.bound else (4, 1, *(1, 1) * (before + 1))  # a dash and so many dots
             out[policy] = {"color": LIGHT[colour], "linestyle": (0, dash), "linewidth": 1.8}
             continue
         i = section.policies.index(policy)
@@ -104,6 +102,11 @@ def look_of(section: Section, names: Iterable[str] = ()) -> dict[str, dict[str, 
             "markeredgecolor": LIGHT["paper"], "markeredgewidth": 0.5,
         }  # fmt: skip
     return out
+
+
+def first_of(n: int, of: int, what: str) -> str:
+    """What the caption of a figure of `n` out of `of` adds, '' where it shows all."""
+    return f" Shown are {n} of {of} {what}; the table has all." if n < of else ""
 
 
 def bound_name(policy: str, phase: str = "all") -> str:

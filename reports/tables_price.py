@@ -1,4 +1,4 @@
-"""Tables of prices: tokens per second with intervals, latency, late loads, break-even, and who is busy."""
+"""Tables of prices: tokens per second with intervals, latency, awaited hits, break-even, and who is busy."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def speeds(part: Priced) -> Table:
     """The configurations of the shown size."""
     note = (
         f"{part.label} on {part.on}, at {part.where(part.shown)}. Intervals: 95 %, of other samples of the same "
-        "workload. Gain: over the same run without look-ahead. TPOT: time per output token, over decode steps. Late: "
-        "hits whose copy had not landed, and how long their ticks waited on average."
+        "workload. Gain: over the same run without look-ahead. TPOT: time per output token, over decode steps. "
+        "Awaited: hits whose copy had not landed, and how long their ticks waited on average."
     )
     return _table(part, "Prices", shown_keys(part), note)
 
@@ -53,7 +53,7 @@ def _line(part: Priced, key: Key) -> dict[str, Cell]:
         "TPOT p50": (_ms(price["tpot_p50_s"]),),
         "p95": (_ms(price["tpot_p95_s"]),),
         "p99": (_ms(price["tpot_p99_s"]),),
-        "late hits": (metrics.number(price["late_hits"]), f"{_ms(price['lateness_mean_s'])} each")
+        "awaited hits": (metrics.number(price["late_hits"]), f"{_ms(price['lateness_mean_s'])} each")
         if price["late_hits"] else NONE,
         "precision": (metrics.percent(price["precision"]),) if ahead else NONE,
         "break-even": (metrics.percent(price["break_even_precision"]),) if ahead else NONE,

@@ -45,8 +45,8 @@ MEASURED_TERMS = {
     "for both chains: 1 hides the shorter chain completely, 0 hides nothing, below 0 overlap costs time.",
     "ceiling": "What copies and reads reached at best when nothing else was asked of them, before or after the runs, "
     "in the same process.",
-    "late copies": "Time in which the hot chain waited for a row that the plan counts as resident, but whose copy had "
-    "not arrived.",
+    "awaited copies": "Time in which the hot chain waited for a row that the plan counts as resident, but whose copy "
+    "had not arrived.",
     "timed run": "One more run of each side that looks at every tick: it says where the time went, not how fast it is.",
 }
 MEASURED_PARTS = {
@@ -119,7 +119,7 @@ PRICED_TERMS = {
     "ceiling (oracle)": "The same configuration with a predictor that is never wrong, at the same width.",
     "precision, break-even": "Of the speculative loads, the share that was demanded before it left; and the share from "
     "which on look-ahead pays on this machine. Above 100 % no predictor pays.",
-    "late hit": "A hit by the plan whose copy had not landed when its tick came: the tick waits for it.",
+    "awaited hit": "A hit by the plan whose copy had not landed when its tick came: the tick waits for it.",
     "busy": "The share of the time in which link, GPU, CPU (the cold chain) or host work.",
     "TPOT": "Time per output token over decode steps: a step's time over the tokens that it gives.",
 }

@@ -12,13 +12,15 @@ from .errors import BadResult
 VERDICTS = ("passed", "failed", "inconclusive")
 STRATA = {"cold": "cold chain", "hot": "hot chain", "link": "link", "host": "host"}
 TERMS = {  # seconds by cause that both a timed run and a price know
-    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone", "late_s": "late copies",
-    "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks", "between_s": "between ticks",
+    "both_s": "hot and cold at once", "hot_alone_s": "hot alone", "cold_alone_s": "cold alone",
+    "late_s": "awaited copies", "policy_s": "policy", "merge_s": "merge", "rest_s": "rest of the ticks",
+    "between_s": "between ticks",
 }  # fmt: skip
 NEEDED = ("drift", "kendall_tau", "options", "plans")  # null may be right for some, but not their absence
 PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
 THREE = ("median", "p95", "worst")
 MOST = 1e18
+NONE = "that is no result of a validation: make it again with `slotwise validate -o`"
 # What has a place of its own on the page; whatever else a result holds is shown as recorded.
 KNOWN = {
     "format", "version", "verdict", "reasons", "blocks", "blocks_dropped", "noise_floor", "drift", "all", "strata",
@@ -188,22 +190,17 @@ class _Entries:
 
     def of(self, name: str, value: Any, right: Callable[[Any], Any], rule: str) -> None:
         if not right(value):
-            raise BadResult(
-                f"{self.where}: {name} is {str(value)[:60]!r}, but must be {rule}; no result of a validation"
-            )
+            raise BadResult(f"{self.where}: {name} is {str(value)[:60]!r}, but must be {rule}; {NONE}")
 
     def there(self, at: str, found: Mapping[str, Any], names: Sequence[str]) -> None:
         for name in names:
             if name not in found:
-                raise BadResult(f"{self.where}: {at}{name} is missing; no result of a validation")
+                raise BadResult(f"{self.where}: {at}{name} is missing; {NONE}")
 
     def number(self, name: str, value: Any, least: float, *, may_be_null: bool = False) -> None:
         known = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not (may_be_null and value is None) and not (known and least <= value <= MOST):  # nan is neither
-            raise BadResult(
-                f"{self.where}: {name} is {str(value)[:60]!r}, but must be a number from {least:g}; no result of a "
-                "validation"
-            )
+            raise BadResult(f"{self.where}: {name} is {str(value)[:60]!r}, but must be a number from {least:g}; {NONE}")
 
     def interval(self, at: str, found: Mapping[str, Any], name: str) -> None:
         """Two rising ends, or null where there are too few runs for them."""

@@ -115,12 +115,14 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
 
     Raises:
         BadResult: it is no folder, or holds files that are neither an earlier report's nor among `results`.
+        OSError: it cannot be read, or nothing can be written there.
     """
     out_dir = Path(out_dir)
     results = list(results)
     for path in (out_dir, *results):
         if "\0" in str(path):
             raise BadResult(f"{str(path)!r} cannot be the name of a file or folder: it has a null character")
+    _check_room(out_dir)
     try:
         out_dir.stat()  # `exists` would also say no to a loop of links, and to a name that no folder can have
     except FileNotFoundError:
@@ -141,6 +143,16 @@ def check_folder(out_dir: Path | str, results: Iterable[Path | str], *, force: b
             "that no report wrote; name another folder, or add the report with --force (nothing of yours is removed)"
         )
     return ours & set(present)
+
+
+def _check_room(out_dir: Path) -> None:
+    """OSError where no folder can be made beside this one, before anything is worked out."""
+    above = next(folder for folder in out_dir.absolute().parents if folder.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=above).cleanup()
+    except OSError as error:
+        words = f"no folder can be written there ({error.strerror}); name another folder"
+        raise OSError(error.errno, words, str(out_dir)) from None
 
 
 def earlier_report(out_dir: Path | str) -> list[str]:

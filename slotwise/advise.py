@@ -14,6 +14,7 @@ from slotwise.replay.machine import Machine
 from slotwise.replay.options import Options
 from slotwise.replay.price import plain
 from slotwise.replay.pricing import Pricing
+from slotwise.reports.metrics import size
 from slotwise.traces import Trace, open_trace
 
 from .advise_memory import Memory, as_rows, memory_of, told_short
@@ -127,13 +128,14 @@ def advise(
     ranking = Ranking.of(found)
     best = ranking.candidates[0]
     against = _against(study, ranking, best, given, refused)
-    prefetch = _prefetch(study, ranking, best)
+    resident = room == opened.n_experts * sum(rows) and best.ask.reset == "persistent"
+    prefetch = None if resident else _prefetch(study, ranking, best)
     curve, flat = _curve(study, ranking, best, sizes)
     advice = plain(
         {
             "format": "slotwise.advice", "version": 1,
             **_headline(study, ranking, best, memory, room, rows),
-            "against": against, "prefetch": prefetch, "curve": curve, "flat_from_bytes": flat,
+            "against": against, "all_resident": resident, "prefetch": prefetch, "curve": curve, "flat_from_bytes": flat,
             "by_layer": _by_layer(study, ranking, rows),
             "candidates": ranking.rows(), "refused": refused,
         }
@@ -246,12 +248,12 @@ def _prefetch(study: Study, ranking: Ranking, best: Candidate) -> dict[str, Any]
 def _curve(study: Study, ranking: Ranking, best: Candidate, sizes: list[int]) -> tuple[list[dict[str, Any]], int]:
     """Speed along the size of the pools, what a GiB more brings up to the next size, and from where on that is next to
     nothing all the way."""
-    results = [study.replay(f"{size / GIB:.1f} GiB", best.ask.but(vram=size), overlap=best.overlap) for size in sizes]
+    results = [study.replay(size(each), best.ask.but(vram=each), overlap=best.overlap) for each in sizes]
     prices = [ranking.judged(price_of(one)) for one in results]
     points = [
-        {"pool_bytes": size, "slots": one.options["slots"], **speed(price), "per_gib": None, "per_gib_interval": None,
+        {"pool_bytes": each, "slots": one.options["slots"], **speed(price), "per_gib": None, "per_gib_interval": None,
          "share_per_gib": None}
-        for size, one, price in zip(sizes, results, prices, strict=True)
+        for each, one, price in zip(sizes, results, prices, strict=True)
     ]  # fmt: skip
     for at, (here, after) in enumerate(pairwise(points)):
         gib = (after["pool_bytes"] - here["pool_bytes"]) / GIB

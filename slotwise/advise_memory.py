@@ -10,7 +10,10 @@ from slotwise.executor.gguf_header import read_header
 from slotwise.executor.gguf_memory import check_header, context_bytes, dense_bytes, expert_rows, used_experts
 from slotwise.replay.errors import BadOption
 from slotwise.replay.sizes import parse_bytes
+from slotwise.reports.metrics import size
 from slotwise.traces import Trace
+
+MOST_CTX = 2**30
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,10 @@ class Memory:
         return self.lines[0][1] - sum(taken for _, taken in self.lines[1:])
 
     def told(self) -> str:
-        """`8.00 GiB of VRAM - 0.88 headroom = 7.12 GiB`."""
-        first, *others = ((what, f"{n_bytes / 2**30:.2f}") for what, n_bytes in self.lines)
-        taken = "".join(f" - {size} {what}" for what, size in others)
-        return f"{first[1]} GiB of {first[0]}{taken} = {self.room / 2**30:.2f} GiB"
+        """`8 GiB of VRAM - 900 MiB headroom = 7.12 GiB`."""
+        first, *others = ((what, size(n_bytes)) for what, n_bytes in self.lines)
+        taken = "".join(f" - {told} {what}" for what, told in others)
+        return f"{first[1]} of {first[0]}{taken} = {size(self.room)}"
 
 
 def memory_of(
@@ -48,8 +51,10 @@ def memory_of(
                 raise BadOption(f"{name}={value!r}: it is counted from the header of a model; give gguf with it")
     if context is not None and (ctx is not None or kv_type is not None):
         raise BadOption("context_bytes says what ctx and kv_type would: give one of them")
-    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= 2**30):
-        raise BadOption(f"ctx={ctx!r}: tokens of the context, at least 1")
+    if ctx is not None and (isinstance(ctx, bool) or not isinstance(ctx, int) or not 1 <= ctx <= MOST_CTX):
+        raise BadOption(
+            f"ctx={ctx!r}: tokens of the context, from 1 to {MOST_CTX:,}; give as many as your engine is to hold"
+        )
     if kv_type is not None and ctx is None:
         raise BadOption(f"kv_type={kv_type!r}: it is the type of the context's keys and values; give ctx with it")
     lines = [("VRAM", parse_bytes(vram))]
@@ -89,7 +94,7 @@ def told_short(memory: Memory, needed: int) -> str:
     taken = ", ".join(f"{what} {n_bytes:,}" for what, n_bytes in memory.lines[1:])
     return (
         f"vram={memory.lines[0][1]:,} bytes less {taken} leaves {max(0, memory.room):,} bytes: a slot in each layer "
-        f"takes {needed:,}"
+        f"takes {needed:,}; give vram of {memory.lines[0][1] - memory.room + needed:,} bytes or more, or take less"
     )
 
 

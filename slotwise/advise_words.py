@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-GIB = 1 << 30
+from slotwise.reports.metrics import size
+
 WORDS = {"all_cpu": "all experts on the CPU", "no_cache": "no cache (every row fetched)", "bound": "the bound opt"}
 
 
@@ -50,7 +51,7 @@ def _run(found: dict[str, Any]) -> list[str]:
     return [
         f"Run {found['policy']}{parts}: {what}. {speed}, hit rate {100 * found['hit_rate']:.1f} %{between}.",
         f"Against it, in tokens/s: {'; '.join(held)}{unknown}.",
-        f"Memory: {found['sum']}, {found['pool_bytes'] / GIB:.2f} of it for experts.",
+        f"Memory: {found['sum']}, {size(found['pool_bytes'])} of it for experts.",
     ]
 
 
@@ -66,14 +67,16 @@ def _more(found: dict[str, Any]) -> list[str]:
     else:
         said.append("all experts fit, more memory brings nothing")
     if flat > found["pool_bytes"]:
-        said.append(f"from {flat / GIB:.1f} GiB of pools on it is less than 1 %")
+        said.append(f"from {size(flat)} of pools on it is less than 1 %")
     return [f"More memory: {', '.join(said)}."]
 
 
 def _beside(found: dict[str, Any]) -> list[str]:
     out = []
     ahead = found["prefetch"]
-    if ahead:
+    if found["all_resident"]:
+        out.append("Look-ahead has nothing to bring: the pools hold all experts, so each is loaded once.")
+    elif ahead:
         need, had = ("–" if ahead[n] is None else f"{ahead[n]:.2f}" for n in ("break_even_precision", "precision"))
         never = " (above 1: no predictor pays)" if (ahead["break_even_precision"] or 0) > 1 else ""
         who = {"trace": "the trace's predictions", "oracle": "an oracle (the trace has no predictions)"}

@@ -12,15 +12,26 @@ import numpy as np
 from slotwise.replay.errors import BadOption
 from slotwise.replay.price import Price
 
+MOST = 1e9  # tokens per second
 EXAMPLE = "--anchor slots=0,tps=42.3 --anchor slots=124,tps=51.3"
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """One run of an engine: slots in each layer, and the tokens per second that it reached in decode."""
+    """One run of an engine: slots in each layer, and the tokens per second that it reached in decode.
+
+    Raises BadOption where they cannot be.
+    """
 
     slots: int
     tokens_per_s: float
+
+    def __post_init__(self):
+        if not (self.slots >= 0 and 0 < self.tokens_per_s <= MOST):
+            raise BadOption(
+                f"anchor slots={self.slots},tps={self.tokens_per_s:g}: slots are 0 or more, tokens per second above 0 "
+                f"and at most {MOST:g}; give a speed that your engine reached"
+            )
 
     @classmethod
     def of(cls, given: Anchor | str) -> Anchor:
@@ -28,7 +39,7 @@ class Anchor:
         if isinstance(given, Anchor):
             return given
         found = re.fullmatch(r"\s*slots\s*=\s*(\d{1,9})\s*,\s*tps\s*=\s*(\d+(?:\.\d+)?|\.\d+)\s*", str(given))
-        if not found or not float(found[2]):
+        if not found:
             raise BadOption(
                 f"anchor {given!r}: write slots per layer and tokens per second, such as slots=124,tps=51.3"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,9 @@ def _given(path: Path) -> dict[str, Any] | None:
     if found is None:
         return None
     if found.get("format") == VALIDATION:
+        from slotwise.reports.validations import validation_of
+
+        _check_verdict(validation_of(path.name, found).found, path)
         return {"validation": found, "file": path.name}
     if found.get("format") != MACHINE:
         raise BadResult(
@@ -73,6 +77,39 @@ def _given(path: Path) -> dict[str, Any] | None:
     return {"machine": plain, "sha256": machine.sha256, "meanings": meanings, "file": path.name}
 
 
+def _check_verdict(found: Mapping[str, Any], path: Path) -> None:
+    """Raises BadResult where the verdict of a checked validation is not the one that its own numbers lead to."""
+    import numpy as np
+
+    from slotwise.reports.errors import BadResult
+
+    from .validate_judge import concluded, doubts_of
+
+    rows, parts = found["configurations"], found.get("parts") or [found]
+    drifts: dict[str, float] = {}  # a later calibration of a machine counts for all of its results
+    for part in parts:
+        if part["drift"] is not None:
+            drifts[_machine(part)] = max(part["drift"], drifts.get(_machine(part), part["drift"]))
+    doubts = []
+    for part in parts:
+        mine = [row for row in rows if all(row.get(name, part[name]) == part[name] for name in ("trace", "machine"))]
+        kept, drift = part["blocks"] - part["blocks_dropped"], drifts.get(_machine(part))
+        doubts += doubts_of(kept, part["noise_floor"], drift, [row["label"] for row in mine])
+    told, measured, line = (np.array([row[name] for row in rows]) for name in ("predicted", "measured", "baseline"))
+    strata, pairs = [row["stratum"] for row in rows], found["pairs"]["each"]
+    verdict = concluded(told / measured - 1, line / measured - 1, strata, pairs, doubts)["verdict"]
+    if verdict != found["verdict"]:
+        raise BadResult(
+            f"{path}: its verdict is {found['verdict']!r}, but its numbers say {verdict!r}: the file was changed, or "
+            "judged by other rules; make it again with `slotwise validate -o`"
+        )
+
+
+def _machine(part: Mapping[str, Any]) -> str:
+    """Whatever tells machines apart: names may be alike."""
+    return part.get("machine_sha256") or part["machine"]
+
+
 def _object(path: Path) -> Mapping[str, Any] | None:
     """The object in a JSON file, known by its first letter; None for anything else."""
     from slotwise.reports.errors import BadResult
@@ -80,11 +117,11 @@ def _object(path: Path) -> Mapping[str, Any] | None:
     if not path.is_file():  # what there is none of, or is a folder, is refused where other results are opened
         return None
     with path.open("rb") as file:
-        if not file.read(64).lstrip().startswith(b"{"):
+        if not file.read(64).removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
             return None
     if path.stat().st_size > MOST_BYTES:
         raise BadResult(f"{path}: has {path.stat().st_size} bytes; no machine file and no validation has so many")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadResult(f"{path}: is cut off or damaged ({error}); make it again") from error

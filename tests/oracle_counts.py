@@ -69,8 +69,8 @@ class Scribe:
             self.count("bytes_loaded", key, self.row_bytes[key // self.E])
             self.count("bytes_moved", key, self.row_bytes[key // self.E])
 
-    def staged_bytes(self, key, streamed=False):
-        if self.row_bytes is not None and (streamed or self.miss == "fetch"):
+    def staged_bytes(self, key):
+        if self.row_bytes is not None and self.miss == "fetch":
             self.count("bytes_moved", key, self.row_bytes[key // self.E])
 
     def say(self, verb, key, slot=-1):

@@ -135,7 +135,7 @@ class Oracle(Chooser):
             else:
                 self.missed.add((now, *divmod(key, self.E)))
                 self.count("streamed", key)
-                self.staged_bytes(key, streamed=True)
+                self.staged_bytes(key)
                 self.say(STREAM, key)
 
     def hit(self, pool, key):

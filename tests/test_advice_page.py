@@ -34,6 +34,11 @@ def test_the_page_says_what_the_answer_says(advice):
     assert "not run here" in text
     assert advice["trace_sha256"] in text
     assert page.count("<svg") == 2
+    assert len(advice["candidates"]) == 8
+    assert "Shown are" not in text
+    many = " ".join(html(advice | {"candidates": 5 * advice["candidates"]}).split())
+    assert "Shown are 10 of 40 candidates; the table has all." in many
+    assert "the first 10 of 40" in many
     assert not re.search(r"<script|<link|src=|@import|url\(http", page)
 
 

@@ -156,7 +156,7 @@ def test_anchors_set_the_seconds_and_leave_the_machine_its_look_ahead(machine):
     ("more", "said"),
     [
         ({"row_bytes": None}, "the trace does not record how large a row is; give row_bytes"),
-        ({"headroom": "8GiB"}, "leaves 0 bytes: a slot in each layer takes 226,492,416"),
+        ({"headroom": "8GiB"}, "takes 226,492,416; give vram of 8,816,427,008 bytes or more, or take less"),
         ({"context_bytes": "7.9GiB"}, "less context 8,482,560,409, headroom 0 leaves 107,374,183 bytes"),
         ({"policies": []}, "no candidate can be priced"),
         ({"steps": 1}, "the trace has no decode steps: use phase all"),
@@ -195,6 +195,36 @@ def test_the_command_prints_thirty_lines_or_json_and_writes_a_page(machine, tmp_
     assert page.read_text().startswith("<!doctype html>")
     again = command(*words, "-o", page, code=2)
     assert again.stderr == f"slotwise: {page}: is there already; name another file, or replace it with --force\n"
+
+
+def test_where_all_experts_are_resident_no_precision_is_asked_for(machine):
+    """8 GiB hold the 2 x 8 experts many times over; with pools that start anew at each request look-ahead may pay."""
+    trace = slotwise.synthesise(n_tokens=300, n_layers=2, n_experts=8, top_k=2)
+    asked = {"row_bytes": 4_000_000, "headroom": "2MiB", "policies": ["lru"], "scopes": ["layer"]}
+    found = slotwise.advise(trace, machine, "8GiB", **asked)
+    assert (found["all_resident"], found["prefetch"]) == (True, None)
+    assert sum("Look-ahead has nothing to bring: the pools hold all experts" in one for one in found["answer"]) == 1
+    assert not any("needed" in one for one in found["answer"])
+    for less in ({"reset": "request"}, {"vram": "60MiB"}):
+        other = slotwise.advise(trace, machine, **{"vram": "8GiB", **asked, **less})
+        assert (other["all_resident"], other["prefetch"]["width"]) == (False, 4)
+        assert any("needed" in one for one in other["answer"])
+
+
+def test_sizes_below_a_gib_are_told_in_mib_and_warnings_stand_on_stderr_alone(machine, tmp_path):
+    slotwise.synthesise(n_tokens=100, n_layers=2, n_experts=8, top_k=2).save(tmp_path / "t.parquet")
+    file = slotwise.write_machine(machine, tmp_path / "machine.json")
+    words = ["advise", tmp_path / "t.parquet", "--machine", file, "--vram", "20MiB", "--headroom", "2MiB"]
+    words += ["--row-bytes", "4000000", "--policy", "lru", "-o", tmp_path / "a.html", "--force"]
+    told, printed = command(*words), command(*words, "--json")
+    assert "20 MiB of VRAM - 2 MiB headroom = 18 MiB, 18 MiB of it for experts" in " ".join(told.stdout.split())
+    assert "7.63 MiB" in told.stdout  # a row in each layer, the curve's first size
+    assert "0.01 GiB" not in told.stdout
+    assert "warning" not in told.stdout
+    assert told.stderr == printed.stderr
+    warnings = json.loads(printed.stdout)["warnings"]
+    assert len(warnings) == 1
+    assert told.stderr.splitlines() == [f"slotwise: warning: {one}" for one in warnings]
 
 
 def test_verify_steps_are_named_and_their_optimism_told(machine):

@@ -62,7 +62,7 @@ def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_pa
     assert printed == json.loads(file.read_text())
     assert slotwise.read_machine(file).to_dict()["name"] == "mine"
     refused = command(*words, code=2)
-    assert "exists; --force replaces it" in refused.stderr
+    assert "exists; choose another name, or replace it with --force" in refused.stderr
     assert json.loads(file.read_text()) == printed
     asked = "replay", "sample", "--steps", "40", "--row-bytes", ROW_BYTES, "--machine", file, "--json"
     price = json.loads(command(*map(str, asked)).stdout)["price"]

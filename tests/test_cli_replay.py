@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import sys
 
 import pytest
@@ -47,6 +48,16 @@ def say(capsys, *words) -> tuple[int, str, str]:
 
 
 # ---- what it prints
+
+
+def test_late_is_the_counter_and_what_waits_for_a_copy_is_awaited(tmp_path):
+    slotwise.write_machine(slotwise.estimate_machine(["rtx-3060-x4", "ddr4"]), tmp_path / "m.json")
+    words = ["replay", "sample", "--slots", "32", "--width", "4", "--steps", "60", "--row-bytes", "9437184"]
+    counts, priced = command(*words, "--machine", tmp_path / "m.json").stdout.split("Price (")
+    assert re.search(r"^loads_speculative +[1-9]", counts, re.MULTILINE)
+    assert re.search(r"^awaited copies: of [1-9][\d,]* hits", priced, re.MULTILINE)
+    assert re.search(r"^time: .*awaited_copies [\d.]+ %", priced, re.MULTILINE)
+    assert not re.search(r"\blate", priced.partition("start: ")[0])
 
 
 def test_json_is_one_object_with_exactly_these_names_and_nothing_else(trace):

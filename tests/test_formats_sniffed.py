@@ -1,6 +1,7 @@
 """Sniffing: what a file holds says which one format it is in, and captures that lie beside the checkout say theirs."""
 
 import json
+from codecs import BOM_UTF8
 
 import pytest
 import test_formats_llama_callback as callback
@@ -12,8 +13,9 @@ import test_formats_vllm as vllm
 from import_cases import written
 
 from slotwise.traces.format_capture import MAGIC
-from slotwise.traces.opening import _modules
+from slotwise.traces.opening import _modules, open_trace
 
+COUNTED = "0,5\n0,6\n"  # sniffed, and refused: counts cannot be replayed
 FILES = [
     ("capture", MAGIC + b"{}\n"),
     ("llama-callback", callback.log(callback.PROMPT)),
@@ -21,7 +23,7 @@ FILES = [
     ("llama-moe-bin", streams.mblt()),
     ("llama-moe-trace", tables.PLACED),
     ("llama-moe-trace", tables.RANKED),
-    ("llama-moe-trace", "0,5\n0,6\n"),
+    ("llama-moe-trace", COUNTED),
     ("colibri", logs.COLIBRI),
     ("demand-log", logs.ROUTE),
     ("demand-log", logs.UNION),
@@ -44,6 +46,17 @@ def sniffed(path) -> list[str]:
 @pytest.mark.parametrize(("name", "data"), FILES, ids=[f"{name}-{i}" for i, (name, _) in enumerate(FILES)])
 def test_a_file_is_sniffed_as_one_format(tmp_path, name, data):
     assert sniffed(written(tmp_path, data)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [(name, data) for name, data in FILES if isinstance(data, str) and data != COUNTED],
+    ids=lambda value: value[:12],
+)
+@pytest.mark.filterwarnings("ignore::slotwise.TraceWarning")
+def test_a_byte_order_mark_at_the_start_changes_nothing(tmp_path, name, data):
+    plain, marked = written(tmp_path, data, "plain"), written(tmp_path, BOM_UTF8 + data.encode(), "marked")
+    assert open_trace(marked).digest() == open_trace(plain).digest() == open_trace(marked, format=name).digest()
 
 
 @pytest.mark.parametrize(

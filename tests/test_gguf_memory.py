@@ -260,7 +260,8 @@ def test_advice_takes_rows_and_sum_from_the_file(tmp_path, machine):
         ({"row_bytes": 5}, "row_bytes=5: the header of gguf says"),
         ({"context_bytes": "1MiB"}, "context_bytes says what ctx and kv_type would"),
         ({"ctx": None}, "kv_type='q8_0': it is the type of the context's keys and values; give ctx"),
-        ({"ctx": 0}, "ctx=0: tokens of the context"),
+        ({"ctx": 0}, "ctx=0: tokens of the context, from 1 to 1,073,741,824"),
+        ({"ctx": 2**30 + 1}, "ctx=1073741825: tokens of the context, from 1 to 1,073,741,824; give"),
     ]:
         with pytest.raises(slotwise.BadOption, match=said):
             slotwise.advise(trace, machine, vram, **asked | more)

@@ -156,7 +156,10 @@ def test_a_store_that_does_not_fit_is_an_error_with_numbers_and_with_force_a_war
     model, backend = Model(), make_backend("numpy")
     needed = 2 * 8 * model.layout.row_bytes
     monkeypatch.setattr(stores, "available_bytes", lambda: needed - 1)
-    with pytest.raises(BadExecutor, match=r"rows of 2 layers x 8 experts take .* GiB can be had now; .* --force"):
+    with pytest.raises(
+        BadExecutor,
+        match=r"rows of 2 layers x 8 experts take .* GiB can be had now; .*--alias-layers N of `run`.*`calibrate`",
+    ):
         HostStore([model.layout] * 2, 8, backend)
     with pytest.warns(ExecutorWarning, match="can be had now"):
         HostStore([model.layout] * 2, 8, backend, force=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from codecs import BOM_UTF8
 from dataclasses import replace
 
 import pytest
@@ -119,7 +120,12 @@ def test_a_share_that_cannot_be_is_refused(machine, path, value):
         (("cpu_threads",), 0, "cpu_threads is 0; it is a whole number from 1 to 4096"),
         (("date",), "yesterday", "date 'yesterday': it is written as 2026-01-31"),
         (("label",), "GUESSED", "label 'GUESSED': it is MEASURED or ESTIMATED"),
-        (("name",), None, "name is 'None'; it is a text"),
+        (("name",), None, "name is missing; make the file again with `slotwise calibrate`"),
+        (("name",), 5, "name is '5'; it is a text"),
+        (("figures",), ..., "figures is missing; make the file again with `slotwise calibrate` or `slotwise machine`"),
+        (("figures",), [], "figures is '[]'; it is an object with names"),
+        (("date",), ..., "date is missing; make the file again"),
+        (("cpu_threads",), ..., "cpu_threads is missing; make the file again"),
         (("figures", "ids"), {"value": 1, "spread": 0}, "unknown figure 'ids'; known: ids_s, "),
         (("figure",), {}, "unknown entry 'figure'; known: "),
         (("version",), 1, "version 1 of slotwise.machine; this program reads version 2: make the file again"),
@@ -128,6 +134,22 @@ def test_a_share_that_cannot_be_is_refused(machine, path, value):
 )
 def test_whatever_else_is_wrong_is_named(machine, path, way, value, said):
     assert spoilt(machine, path, *way, value=value).startswith(said)
+
+
+@pytest.mark.parametrize("rate", ["link", "host_read", "device_read"])
+@pytest.mark.parametrize("value", ["0GB/s", "999999", 0, -1.0, math.nan, math.inf, "26TB/s"])
+def test_a_rate_that_no_machine_has_is_refused_by_the_name_it_was_given_by(rate, value):
+    with pytest.raises(
+        slotwise.BadOption, match=rf"^{rate} '{value}': a rate is from 1e\+06 to 2.5e\+13 bytes per second"
+    ):
+        slotwise.estimate_machine(["rtx-3060-x16", "ddr4"], **{rate: value})
+
+
+def test_a_byte_order_mark_at_the_start_changes_nothing(machine, path):
+    slotwise.write_machine(machine, path)
+    path.write_bytes(BOM_UTF8 + path.read_bytes())
+    assert slotwise.read_machine(path) == machine
+    assert slotwise.write_report([path], path.parent / "report")
 
 
 def test_a_file_that_is_no_json_is_refused(path):
@@ -206,7 +228,7 @@ def test_single_policies_have_figures_of_their_own(machine, path):
     assert said.startswith("policy lfru+guard policy_ahead_s is missing; it is a number from 1e-09")
     said = spoilt(own, path, "policies", "lfru+guard", "ids_s", value={"value": 1e-6, "spread": 0})
     assert said == "policy lfru+guard has 'ids_s'; known: policy_s, policy_ahead_s"
-    assert spoilt(own, path, "policies", value=[]) == "policies is no object with names"
+    assert spoilt(own, path, "policies", value=[]) == "policies is '[]'; it is an object with names"
 
 
 def test_a_price_takes_the_policys_own_figures_whatever_its_parameters_and_says_whose_it_took(machine, tmp_path):

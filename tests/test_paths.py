@@ -73,6 +73,26 @@ def test_a_missing_folder_is_named_and_not_made(place, capsys, command):
     assert not (place / "none").exists()
 
 
+FAR = {
+    "calibrate": ["calibrate", "--quick"],
+    "machine": ["machine", "--preset", "rtx-3060-x16", "--preset", "ddr4"],
+    "export": ["trace", "export", "t.parquet", "--format", "csv"],
+    "cut": ["trace", "cut", "t.parquet", "--steps", "0:1"],
+    "validate": ["validate", "t.parquet", "--policy", "lru", "--slots", "2", "--machine", "m.json"],
+    "run": ["run", "t.parquet", "--policy", "lru", "--slots", "2", "--shape", "tiny"],
+}
+
+
+@pytest.mark.parametrize("words", [*WRITE.values(), *FAR.values()], ids=[*WRITE, *FAR])
+def test_a_place_that_takes_no_file_is_named_at_once_as_it_was_given(place, capsys, words):
+    """As root nothing but the kernel refuses: /proc is a folder, and no file can be made in it."""
+    slotwise.write_machine(slotwise.estimate_machine(["rtx-3060-x16", "ddr4"]), "m.json")
+    said = refused(capsys, *words, "-o", "/proc/x.parquet")
+    assert said.startswith("slotwise: /proc/x.parquet: no ")
+    assert "can be written there" in said
+    assert "name another folder" in said
+
+
 def test_an_import_replaces_nothing_unless_asked_to(place, capsys):
     assert "file exists; choose another name" in refused(capsys, "trace", "import", "t.parquet", "-o", "file")
     assert (place / "file").read_text() == "mine"

@@ -35,6 +35,12 @@ def test_the_splits_carry_what_was_asked_which_trace_and_whatever_else_differs(t
     [
         ([make_row("lru+gate", n) for n in (4, 8)], "slots stay free although there are misses", "larger than this"),
         ([make_row("lru", n) for n in (4, 8)], "One that never fills is larger than this trace", "slots stay free"),
+        (
+            [make_row(f"lfru(half_life={n})", 4) for n in range(1, 15)],
+            "Shown are 12 of 14 policies",
+            "of 14 configurations",
+        ),
+        ([make_row(f"lfru(half_life={n})", 4) for n in range(1, 13)], "is hard for any policy", "Shown are 12"),
         ([make_row(p, 4, phase="decode") for p in ("lru", "opt")], "opt over the whole run", "bound without prefetch"),
     ],
 )

@@ -111,8 +111,10 @@ def test_the_bars_of_the_causes_are_the_parts_of_the_price(report, trace, machin
         for _, attrs in page_of(report).tags
         if attrs.get("role") == "img" and "Where the time goes" in attrs["aria-label"]
     ]
-    told = dict(re.findall(r"(hot alone|cold alone|late copies) ([\d.,]+)", re.search("lru, width 0: ([^;]*)", alt)[1]))
-    for name, text in (("hot_alone_s", "hot alone"), ("cold_alone_s", "cold alone"), ("late_s", "late copies")):
+    told = dict(
+        re.findall(r"(hot alone|cold alone|awaited copies) ([\d.,]+)", re.search("lru, width 0: ([^;]*)", alt)[1])
+    )
+    for name, text in (("hot_alone_s", "hot alone"), ("cold_alone_s", "cold alone"), ("late_s", "awaited copies")):
         assert told[text].rstrip(",.") == metrics.number(1e3 * price.parts[name] / price.tokens)
 
 

@@ -177,7 +177,7 @@ def test_many_configurations_are_cut_in_figures_and_whole_in_tables(results, tmp
     files = [edited(results[1], tmp_path / f"{n}.parquet", lambda row, n=n: row.update(seed=n)) for n in range(14)]
     write_report(files, tmp_path / "out")
     page = Page((tmp_path / "out/report.html").read_text())
-    assert "The first 12 of 14 configurations" in page.text
+    assert "Shown are 12 of 14 configurations; the table has all." in page.text
     assert "The first 4 of 14 configurations" in page.text
     assert "lfru+guard, 16 slots, width 4, seed 13" in page.text
 

@@ -70,6 +70,8 @@ def test_twenty_policies_look_different_and_bounds_have_no_marker(tmp_path):
     assert looks["opt"]["color"] == LIGHT["ink"]
     assert "marker" not in looks["opt"]
     assert looks["opt"]["linestyle"] != looks["belady"]["linestyle"]
+    looks = look_of(section, [f"oracle look-ahead, width {width}" for width in range(1, 9)])
+    assert len({looks[name]["linestyle"] for name in looks if name not in names}) == 10, "two bounds and eight oracles"
 
 
 def test_lines_that_look_like_one_are_a_rope_in_which_each_shows_its_colour_and_markers():

@@ -38,6 +38,7 @@ def test_a_run_prints_the_hash_and_the_counters_of_the_replay_with_the_same_opti
 
 OPTIONS = [  # that plans depend on; the second request of the sample begins at step 641
     {"miss": "fetch", "prefill": "stream"},
+    {"miss": "cpu", "prefill": "stream"},
     {"verify_tokens": 3, "accept": 0.6, "late": "cold"},
     {"reset": "request", "scope": "global", "slots": "25%"},
     {"reset": "request", "max_queued": 1, "spec_chunk": 1, "steps": 700, "slots": 8},
@@ -51,6 +52,10 @@ def test_every_option_that_plans_depend_on_is_held_against_a_replay(options):
     asked = {**ASKED, "shape": "tiny", "headroom": 0, "alias_layers": 2, "cpu_threads": 1, **options}
     (run,) = slotwise.run("sample", check=True, **asked)["runs"]
     assert run["checked"]
+    copied, moved = run["timing"]["bytes_copied"], run["counters"]["bytes_moved"]
+    assert 0 < copied <= moved
+    assert copied == moved or "max_queued" in options  # what waits for the link when a request ends is never copied
+    assert (run["counters"]["streamed"] > 0) == (options.get("prefill") == "stream")
     assert run["timing"]["repeats"] == options.get("repeats", 1)
 
 

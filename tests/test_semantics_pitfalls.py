@@ -117,10 +117,11 @@ def test_the_guard_is_asked_for_each_row_that_must_leave(replayed, heat, dropped
 
 
 def test_bytes_count_what_is_staged(replayed):
-    """Rows of 10 bytes. Streamed rows move always, bypassed rows only if fetched."""
+    """Rows of 10 bytes. What the pool does not load moves only if it is fetched, be it streamed or bypassed."""
     trace = case([[A], [A], [B], [C], [B]], step=[0, 1, 1, 1, 2], row_bytes=(10,))
-    got = replayed(trace, slots=1, prefill="stream", batch_gate=2)
-    has(got, bytes_loaded=20, bytes_moved=40)
+    streamed = {"slots": 1, "prefill": "stream", "batch_gate": 2}
+    has(replayed(trace, **streamed), streamed=2, bytes_loaded=20, bytes_moved=20)
+    has(replayed(trace, **streamed, miss="fetch"), streamed=2, bytes_loaded=20, bytes_moved=40)
     trace = case([[A, B, C]], row_bytes=(10,))
     has(replayed(trace, slots=1), bypassed=2, bytes_loaded=10, bytes_moved=10)
     has(replayed(trace, slots=1, miss="fetch"), bypassed=2, bytes_loaded=10, bytes_moved=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def check_target(path: Path) -> None:
-    """Raises BadTrace, or FileNotFoundError for a missing folder, unless `path` is a file or may become one.
+    """Raises BadTrace, or OSError for a folder that is missing or takes no file, unless `path` is or may become a file.
 
     A rename would put a file in the place of a device or a pipe, too, and as root nothing would stop it.
     """
@@ -35,6 +36,11 @@ def check_target(path: Path) -> None:
         raise BadTrace(f"cannot write to {str(path)!r}: it is {kind}; name a file")
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(path.parent))
+    try:
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
+    except OSError as error:
+        words = f"no file can be written there ({error.strerror}); name another folder"
+        raise OSError(error.errno, words, str(path)) from None
 
 
 def check_source(path: Path) -> None:

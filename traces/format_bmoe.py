@@ -104,7 +104,7 @@ class _Lines:
         from pyarrow import csv
 
         self.path, self.first = path, n_preamble + 2
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
             names = [next(file) for _ in range(n_preamble + 1)][-1].strip().split(",")
         missing = [name for name in KEYS if name not in names]
         if missing:
@@ -128,7 +128,7 @@ class _Lines:
 
     def _culprit(self, names: list[str], types: dict) -> str:
         """Slow: the first line that cannot be read, for the message."""
-        with self.path.open(encoding="utf-8", errors="replace") as file:
+        with self.path.open(encoding="utf-8-sig", errors="replace") as file:
             for at, line in enumerate(file, 1):
                 fields = line.rstrip("\r\n").split(",")
                 if at < self.first or not line.strip():
@@ -155,7 +155,7 @@ class _Lines:
 def _preamble(path: Path) -> tuple[dict[str, str], dict[int, int], int]:
     """(fields of the model line, expert bytes by layer, number of `#` lines)."""
     header, sizes, n = None, {}, 0
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         for line in file:
             if not line.startswith("#"):
                 break

@@ -238,7 +238,7 @@ def _text(path: Path, names: list[str]) -> Iterator[pyarrow.RecordBatch]:
     from pyarrow import csv
 
     with path.open("rb") as file:
-        head = file.readline(1 << 16).decode("utf-8", "replace").strip().split(",")
+        head = file.readline(1 << 16).decode("utf-8-sig", "replace").strip().split(",")
         file.seek(-1, 2)
         if file.read() != b"\n":
             raise BadTrace(f"{path}: the last line has no end; truncated?")

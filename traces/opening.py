@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -107,7 +108,7 @@ def _head(path: Path) -> bytes:
     if not path.exists() and str(path) != "sample" and difflib.get_close_matches(str(path), ["sample"], 1, 0.7):
         raise FileNotFoundError(f"no trace file {str(path)!r}. Did you mean 'sample', the trace that is shipped?")
     with path.open("rb") as file:
-        head = file.read(4096)
+        head = file.read(4096).removeprefix(BOM_UTF8)
     if not head:
         raise BadTrace(f"{path}: empty file; a trace needs at least one row")
     return head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -36,7 +37,9 @@ def hold_size(where: str, n_bytes: int) -> None:
 
 
 def lines(file: IO[bytes], longest: int) -> Iterator[bytes]:
-    """The lines of the file with their ends; longer ones come in pieces of `longest` bytes."""
+    """The lines of the file with their ends, after a byte order mark; longer ones in pieces of `longest` bytes."""
+    if not file.tell() and file.read(len(BOM_UTF8)) != BOM_UTF8:
+        file.seek(0)
     advance, read = _advance.get(), 0
     while line := file.readline(longest):
         yield line

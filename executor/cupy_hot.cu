@@ -337,25 +337,30 @@ DEVICE float activated(u32 kind, float g, float u, float alpha, float limit) {
 
 DEVICE float bias(const u8 *row, int at, u32 o) { return at < 0 ? 0.0f : ((const float *)(row + at))[o]; }
 
-// One warp of a phase: its ring, and which units of the block's stretch are its own. A unit: R output rows of A, and of
-// B in the first phase.
-template <bool FIRST, int WARPS, int R, int KS, int DEPTH> struct Warp {
-  static constexpr int K = FIRST ? HIDDEN : INNER, OUT = FIRST ? INNER : HIDDEN;
+template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH, int SHARED> DEVICE void phase(const Work &work) {
+  constexpr int K = FIRST ? HIDDEN : INNER, OUT = FIRST ? INNER : HIDDEN;
   typedef Part<FIRST ? GATE : DOWN, K, KS, FIRST ? GATE_AT : DOWN_AT> A;
   typedef Part<FIRST ? UP : DOWN, K, KS, FIRST ? UP_AT : DOWN_AT> B;
-  static constexpr u32 UNITS = OUT / R, SLICES = (K + KS - 1) / KS;
-  static constexpr u32 STAGE = R * (A::PITCH + (FIRST ? B::PITCH : 0));
-  static constexpr int M = FIRST ? 2 * R : R, PATTERN = A::Of::SWIZZLE;
+  constexpr u32 UNITS = OUT / R, SLICES = (K + KS - 1) / KS;  // a unit: R output rows of A, and of B in the first phase
+  constexpr u32 STAGE = R * (A::PITCH + (FIRST ? B::PITCH : 0));
+  constexpr int M = FIRST ? 2 * R : R, PATTERN = A::Of::SWIZZLE;
   static_assert(OUT % R == 0, "whole units");
+  static_assert(T * K * 4 + WARPS * DEPTH * STAGE + 16 <= SHARED, "what cut() of cupy_hot.py counted");
+  extern __shared__ __align__(16) u8 memory[];
+  float4 *x = (float4 *)memory;  // [T, K], swizzled
+  const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const u8 *ring = memory + T * K * 4 + warp * (DEPTH * STAGE);
+  const u32 ring_at = shared_address(ring);
 
-  const Work &work;
-  const float4 *x;  // [T, K] in shared memory, swizzled
-  const u8 *ring;
-  u32 ring_at, lane, end;
-  u32 unit, at;                          // what is computed next, and the stage where it lies
-  u32 coming, coming_slice, coming_at;  // what is fetched next, and the stage that it goes to
-
-  DEVICE void fetch() {
+  if (FIRST) next_may_start();
+  // Each block takes one stretch of the units, so that it meets few rows and reads their tokens' inputs seldom.
+  const u32 all = work.rows * UNITS, begin = all * blockIdx.x / gridDim.x, end = all * (blockIdx.x + 1) / gridDim.x;
+  if (begin == end) {
+    wait_for_kernels_before();
+    return;
+  }
+  u32 coming = begin + warp, coming_slice = 0, coming_at = 0;  // what is fetched next, and the stage that it goes to
+  auto fetch = [&]() {
     if (coming < end) {
       const u8 *row = work.slots + work.slot_bytes * work.slot[coming / UNITS];
       const u32 o = coming % UNITS * R;
@@ -365,14 +370,32 @@ template <bool FIRST, int WARPS, int R, int KS, int DEPTH> struct Warp {
     }
     copies_end();  // an empty group too: the groups are counted
     coming_at = coming_at == (DEPTH - 1) * STAGE ? 0 : coming_at + STAGE;
-  }
+  };
+  UNROLL for (int i = 0; i < DEPTH; i++) fetch();
+  wait_for_kernels_before();  // from here on x and act may be read and written
 
-  // The units of row r before `stop`, for the least power of two of tokens, up to T, that is not below `count`: a row
-  // costs what its own tokens cost, and not what the most of any row in the launch do.
-  template <int T> DEVICE void compute(u32 r, u32 stop, u32 first, u32 count) {
-    if constexpr (T > 1)
-      if (count <= T / 2) return compute<T / 2>(r, stop, first, count);
+  u32 unit = begin + warp, at = 0;
+  for (u32 r = begin / UNITS; r * UNITS < end; r++) {
+    const u32 first = work.first[r], count = work.first[r + 1] - first;
+    bool same = FIRST && r != begin / UNITS && count == first - work.first[r - 1];
+    if (FIRST && same)
+      for (u32 t = 0; t < count; t++) same = same && work.token[first + t] == work.token[work.first[r - 1] + t];
+    if (!same) {
+      if (r != begin / UNITS) __syncthreads();  // all warps are done with the inputs of the row before
+      for (u32 q = threadIdx.x; q < T * K / 4; q += 32 * WARPS) {
+        const u32 t = q / (K / 4), i = q % (K / 4);
+        float4 v = {0, 0, 0, 0};
+        if (t < count) {
+          const float *from =
+              FIRST ? work.x + (u64)work.token[first + t] * HIDDEN : work.act + (u64)(first + t) * INNER;
+          v = load_fresh((const float4 *)from + i);
+        }
+        x[t * (K / 4) + swizzled<PATTERN>(i)] = v;
+      }
+      __syncthreads();
+    }
     const u8 *row = work.slots + work.slot_bytes * work.slot[r];
+    const u32 stop = end < (r + 1) * UNITS ? end : (r + 1) * UNITS;
     for (; unit < stop; unit += WARPS) {
       const u32 o = (unit - r * UNITS) * R;
       float sums[M * T] = {};
@@ -405,52 +428,6 @@ template <bool FIRST, int WARPS, int R, int KS, int DEPTH> struct Warp {
         }
       }
     }
-  }
-};
-
-template <bool FIRST, int T, int WARPS, int R, int KS, int DEPTH, int SHARED> DEVICE void phase(const Work &work) {
-  typedef Warp<FIRST, WARPS, R, KS, DEPTH> Of;
-  constexpr int K = Of::K;
-  constexpr u32 UNITS = Of::UNITS;
-  static_assert(T * K * 4 + WARPS * DEPTH * Of::STAGE + 16 <= SHARED, "what cut() of cupy_hot.py counted");
-  extern __shared__ __align__(16) u8 memory[];
-  float4 *x = (float4 *)memory;
-  const u32 warp = threadIdx.x >> 5;
-  const u8 *ring = memory + T * K * 4 + warp * (DEPTH * Of::STAGE);
-
-  if (FIRST) next_may_start();
-  // Each block takes one stretch of the units, so that it meets few rows and reads their tokens' inputs seldom.
-  const u32 all = work.rows * UNITS, begin = all * blockIdx.x / gridDim.x, end = all * (blockIdx.x + 1) / gridDim.x;
-  if (begin == end) {
-    wait_for_kernels_before();
-    return;
-  }
-  Of mine{work, x, ring, shared_address(ring), threadIdx.x & 31, end, begin + warp, 0, begin + warp, 0, 0};
-  UNROLL for (int i = 0; i < DEPTH; i++) mine.fetch();
-  wait_for_kernels_before();  // from here on x and act may be read and written
-
-  for (u32 r = begin / UNITS; r * UNITS < end; r++) {
-    const u32 first = work.first[r], count = work.first[r + 1] - first;
-    bool same = FIRST && r != begin / UNITS && count == first - work.first[r - 1];
-    if (FIRST && same)
-      for (u32 t = 0; t < count; t++) same = same && work.token[first + t] == work.token[work.first[r - 1] + t];
-    if (!same) {
-      if (r != begin / UNITS) __syncthreads();  // all warps are done with the inputs of the row before
-      u32 held = T;  // as compute() will choose
-      while (held > 1 && count <= held / 2) held /= 2;
-      for (u32 q = threadIdx.x; q < held * (K / 4); q += 32 * WARPS) {
-        const u32 t = q / (K / 4), i = q % (K / 4);
-        float4 v = {0, 0, 0, 0};
-        if (t < count) {
-          const float *from =
-              FIRST ? work.x + (u64)work.token[first + t] * HIDDEN : work.act + (u64)(first + t) * INNER;
-          v = load_fresh((const float4 *)from + i);
-        }
-        x[t * (K / 4) + swizzled<Of::PATTERN>(i)] = v;
-      }
-      __syncthreads();
-    }
-    mine.template compute<T>(r, end < (r + 1) * UNITS ? end : (r + 1) * UNITS, first, count);
   }
 }
 

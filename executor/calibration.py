@@ -12,7 +12,7 @@ import numpy as np
 from slotwise.policies import Pool
 
 from .backend import Backend
-from .calibration_chains import beside, sheets, wake
+from .calibration_chains import beside, by_most, sheets, wake
 from .calibration_host import TURNS, HostLoops, overlap_s
 from .calibration_link import computed_figures, link_figures
 from .calibration_policies import POLICIES, policy_figures
@@ -111,7 +111,9 @@ def calibrate(
         loops.turns(TURNS // 3)
         said()
         with bench() as executor:
-            figures = link_figures(executor, random, rounds=effort.steps)
+            figures = link_figures(executor, random, rounds=effort.steps) | by_most(
+                executor, random, times=effort.waits
+            )
             said()
             late = wake(executor, random, times=effort.waits)
             said()

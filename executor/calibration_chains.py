@@ -6,6 +6,7 @@ to the end of its last, of the cold one from the return of `submit`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,11 +17,12 @@ import numpy as np
 
 from .backend import Copy, Rows
 from .executor import Executor
-from .stopwatch import FLOOR, Value, rate_of, settled
+from .stopwatch import FLOOR, Value, rate_of, settled, usual
 
 GAPS = (1e-4, 1e-3, 1e-2)
 LEAST, MOST = 3, 30  # rounds over all cells of the sheets
 BUSY_ROWS = 8  # of one job, where chains and link work at the same time
+UNEVEN = 4  # tokens of one row among rows of one
 TURNS = 10  # of those that work alone and together
 
 
@@ -51,11 +53,21 @@ class Bench:
         offsets = np.arange(0, rows * pairs + 1, pairs, dtype=np.int64)
         return Rows(picked, offsets, each.ravel().astype(np.int64), np.arange(rows * pairs, dtype=np.int64))
 
+    def uneven(self, chain: str, counts: Sequence[int]) -> Rows:
+        """The next rows of a chain, each for so many tokens."""
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        tokens = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+        return Rows(self.rows(chain, 1, len(counts), 1).rows, offsets, tokens, np.arange(len(tokens), dtype=np.int64))
+
     def hot(self, tokens: int, rows: int, pairs: int) -> float:
         """Seconds of one job of the hot chain."""
-        n = max(tokens, -(-rows * pairs // self.executor.top_k))  # room for every output
+        return self.hot_on(tokens, self.rows("hot", tokens, rows, pairs))
+
+    def hot_on(self, tokens: int, work: Rows) -> float:
+        """The same on given rows."""
+        n = max(tokens, -(-len(work.places) // self.executor.top_k))  # room for every output
         tick = self.backend.begin(0, self._x[:n], self.executor.top_k)
-        self.backend.hot(tick, self.rows("hot", tokens, rows, pairs))
+        self.backend.hot(tick, work)
         self.backend.settle(tick)
         ((began, ended),) = self.backend.hot_spans(tick)
         return ended - began
@@ -72,8 +84,13 @@ class Bench:
 
     def cold(self, tokens: int, rows: int, pairs: int) -> float:
         """Seconds of one job of the cold chain, right after another: its threads are awake."""
+        return self.cold_on(tokens, self.rows("cold", tokens, rows, pairs))
+
+    def cold_on(self, tokens: int, work: Rows) -> float:
+        """The same on given rows."""
         self.chain.wait(self.submit(1, 1, 1))
-        return self.cold_after_a_gap(tokens, rows, pairs)
+        job = self.start(tokens, work)
+        return self.waited(job, time.monotonic())
 
     def cold_after_a_gap(self, tokens: int, rows: int, pairs: int) -> float:
         """The same, whatever was before."""
@@ -148,6 +165,32 @@ def _rates(values: dict[Any, Value], axes: dict[int, tuple[list[int], list[int]]
             ("compute", many * each * row_bytes, max(FLOOR, wide.value - base.value), wide),
         ):
             found[f"{memory}_{name}_bytes_per_s"] = rate_of(n_bytes, seconds, of.spread / of.value)
+    return found
+
+
+def by_most(executor: Executor, random: np.random.Generator, *, times: int) -> dict[str, Value]:
+    """How far from what rows' mean tokens take to what they would take if all had the most a chain's time goes.
+
+    One row of a job has UNEVEN tokens and the others one; jobs whose rows have one, two or UNEVEN each take turns with
+    it.
+    """
+    bench, found = Bench(executor, random), {}
+    rows = min(BUSY_ROWS, executor.top_k)
+    mean = (rows - 1 + UNEVEN) / rows
+    for chain, run in (("hot", bench.hot_on), ("cold", bench.cold_on)):
+        taken: dict[Any, list[float]] = {case: [] for case in (1, 2, UNEVEN, None)}
+        for turn in range(times + 1):
+            for case, seconds in taken.items():
+                counts = [UNEVEN] + [1] * (rows - 1) if case is None else [case] * rows
+                took = run(UNEVEN, bench.uneven(chain, counts))
+                if turn:
+                    seconds.append(took)
+        one, two, most, mixed = (usual(seconds) for seconds in taken.values())
+        even = float(np.interp(mean, (1, 2, UNEVEN), (one.value, two.value, most.value)))
+        span = most.value - even
+        share = min(1.0, max(0.0, (mixed.value - even) / span)) if span > 0 else 0.0
+        spread = math.hypot(mixed.spread, most.spread) / span if span > 0 else 0.0
+        found[f"{chain}_by_most"] = Value(share, spread).checked()
     return found
 
 

@@ -31,7 +31,7 @@ from .store import HostStore
 SPIN_US = 400.0  # longer than the host takes to queue the calls behind it
 DENSE_US = 100.0  # of a layer: longer than the host takes from a merge to asking for the next ids
 CALLS = 16
-CROSSED_BYTES = 16 << 20  # and two ticks' rows, under way beside three ticks
+CROSSED_BYTES, MOST_CROSSED = 16 << 20, 512  # or so many rows, and two ticks' rows: under way beside three ticks
 TURNS = 6  # of loops that are held against each other
 LEAST_STEPS = 4  # of a turn: ticks of every kind
 
@@ -50,7 +50,7 @@ class HostLoops:
         }  # fmt: skip
         self.loops = {
             "idle": Loop({Mix(): 1.0}), "dense": Loop({Mix(): 1.0}, dense_us=DENSE_US), "plain": Loop(self.usually),
-            "crossed": Loop(self.usually, crossed=2 * top_k + CROSSED_BYTES // store.row_bytes[0]),
+            "crossed": Loop(self.usually, crossed=2 * top_k + min(MOST_CROSSED, CROSSED_BYTES // store.row_bytes[0])),
             "loads": Loop(self.usually, max_loads=top_k),
             "ahead": Loop({Mix(top_k): 0.5, Mix(top_k, ahead=top_k // 2): 0.5}),
         }  # fmt: skip

@@ -53,6 +53,10 @@ FIGURES: Mapping[str, Range] = {
     "copy_ahead_batch_s": _seconds("the link before the first byte of a batch of speculative loads"),
     "copy_ahead_row_s": _seconds("the same for each row of the batch"),
     "copy_ahead_bytes_per_s": _rate("the link within a batch of speculative loads"),
+    "hot_by_most": Range(
+        0, 1, "of the way", "hot chain: from rows' mean tokens to the most of any, priced for all rows"
+    ),
+    "cold_by_most": Range(0, 1, "of the way", "the same as the cold chain does"),
     "own_caches_bytes": Range(1, 1e12, "bytes", "the cores' own caches together"),
     "hot_base_s": _seconds("the hot chain beyond its rows, where no sheet is given"),
     "cold_base_s": _seconds("the cold chain beyond its rows, where no sheet is given"),

@@ -55,7 +55,7 @@ FIXED: Mapping[str, float] = {
     "link_host_s": 5e-6, "link_ids_s": 12e-6, "link_cold_s": 15e-6, "merge_s": 5e-6, "merge_pair_s": 0.1e-6,
     "dense_s": 4e-6, "step_s": 50e-6, "copy_demand_batch_s": 6e-6, "copy_demand_row_s": 0.5e-6,
     "copy_ahead_batch_s": 6e-6, "copy_ahead_row_s": 0.5e-6, "hot_base_s": 4e-6, "cold_base_s": 6e-6,
-    "own_caches_bytes": 32 << 20,
+    "own_caches_bytes": 32 << 20, "hot_by_most": 0.0, "cold_by_most": 0.0,
 }  # fmt: skip
 FIXED_SOURCE = "about what an H200 beside 16 cores takes (benchmarks/executor_speed.py); another host differs"
 WAKE = ((1e-4, 5e-6), (1e-3, 2e-5), (1e-2, 6e-5))

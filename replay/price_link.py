@@ -15,17 +15,20 @@ from math import erfc
 import numpy as np
 from numba import njit
 
+from .price_tables import chain_s
+
 (
     IDS, POLICY, POLICY_AHEAD, SUBMIT_COLD, SUBMIT_HOT, SUBMIT_BATCH, SUBMIT_LOAD, SUBMIT_MERGE, SUBMIT_NEXT,
     LINK_HOST, LINK_IDS, LINK_COLD, MERGE, MERGE_PAIR, DENSE, STEP, DEMAND_BATCH, AHEAD_BATCH, COLD_WITH_LINK,
     COLD_WITH_OWN, LINK_WITH_COLD, HOT_WITH_LINK, SHARE, MAX_QUEUED, OVERLAP, LATE_COLD, BATCH_GATE, CHUNK, SCRATCH,
-    STAGING, OWN_CACHES, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
-) = range(35)  # fmt: skip
+    STAGING, OWN_CACHES, HOT_BY_MOST, COLD_BY_MOST, HOT_WITH_COLD, COLD_WITH_HOT, OVERLAP_COST, N_FIGURES,
+) = range(37)  # fmt: skip
 FIGURES = (  # what they hold: figures and shares of a machine file, then how the run was asked to be priced
     "ids_s policy_s policy_ahead_s submit_cold_s submit_hot_s submit_batch_s submit_load_s submit_merge_s "
     "submit_next_s link_host_s link_ids_s link_cold_s merge_s merge_pair_s dense_s step_s "
     "copy_demand_batch_s copy_ahead_batch_s cold_with_link cold_with_own link_with_cold hot_with_link share max_queued "
-    "overlap late_cold batch_gate chunk scratch staging own_caches_bytes hot_with_cold cold_with_hot overlap_s"
+    "overlap late_cold batch_gate chunk scratch staging own_caches_bytes hot_by_most cold_by_most "
+    "hot_with_cold cold_with_hot overlap_s"
 ).split()
 # Clocks; then seconds by cause, which add up to the run; then what each resource worked, and what came late.
 (
@@ -60,6 +63,13 @@ def wake_s(wake, gap):
             share = (gap - wake[i - 1, 0]) / (wake[i, 0] - wake[i - 1, 0])
             return wake[i - 1, 1] + share * (wake[i, 1] - wake[i - 1, 1])
     return wake[n - 1, 1]
+
+
+@inlined
+def takes(tables, f, kind, tokens, job, rows, pairs, most):
+    """Seconds and spread of a job's rows. tables: what `chain_s` looks them up in; most [jobs]: as it takes it."""
+    by_most = f[COLD_BY_MOST] if job == COLD else f[HOT_BY_MOST]
+    return chain_s(*tables, kind, int(job == COLD), tokens, rows, pairs, most[job], by_most)
 
 
 @inlined

@@ -96,15 +96,22 @@ def at_tokens(sheets, shape, kind, chain, tokens, rows, each, what):
 
 
 @njit(forceinline=True)
-def chain_s(alone, most, sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, pairs):
+def chain_s(alone, known, sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, pairs, most, by_most):
     """Seconds of a chain (0 hot, 1 cold) and their spread, for so many rows that serve so many pairs.
 
-    alone, sheets, shape: pointers to what `single` and `pack` made; n_sheets, n_rows, n_pairs: axes 2, 4, 5 of sheets.
+    alone, sheets, shape: pointers to what `single` and `pack` made; known: rows that `alone` knows; n_sheets, n_rows,
+    n_pairs: axes 2, 4, 5 of sheets. most: tokens of the row that has the most. by_most: how far from the mean to that,
+    rounded up to a power of two, as which kernels are compiled, all rows are priced.
     """
-    if tokens == 1 and rows <= most:
-        at = ((kind * 2 + chain) * (most + 1) + rows) * 2
+    if tokens == 1 and rows <= known:
+        at = ((kind * 2 + chain) * (known + 1) + rows) * 2
         return alone[at], alone[at + 1]
     each = pairs / rows
+    if by_most > 0:
+        held = 1
+        while held < most:
+            held *= 2
+        each += by_most * (held - each)
     return (
         on_sheets(sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, 0),
         on_sheets(sheets, shape, n_sheets, n_rows, n_pairs, kind, chain, tokens, rows, each, 1),

@@ -15,9 +15,8 @@ import numpy as np
 from slotwise.policies.pointers import data_of
 
 from . import price_link as link
-from .price_link import arrive, busy, enqueue, expected_max, internal, pass_time, put, spend, wake_s, work, work_apart
+from .price_link import arrive, busy, enqueue, expected_max, internal, pass_time, put, spend, takes, wake_s, work
 from .price_queue import HEAD, TAIL, forget, in_batches, pump
-from .price_tables import chain_s
 
 # What `told` says of a demand at its first mention: one more than the code of the verb in `policies.layout.VERBS`.
 HIT, LOADED, AHEAD, LATE, STREAMED = 1, 2, 3, 9, 10
@@ -37,12 +36,11 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
     kinds [layers]: whose sheets price a layer; row_s [layers, 3]: link seconds of a row, see `Pricer`;
     out [steps, N_OUT] receives demands, misses, bytes moved and seconds of each step.
     """
-    n_layers, n_experts = land.shape
-    top_k = experts.shape[2]
+    (n_layers, n_experts), top_k = land.shape, experts.shape[2]
     kind = np.zeros(n_experts, np.uint8)  # the job of an expert of the present tick
-    loads = np.zeros(n_experts, np.int64)
-    hurried = np.zeros(n_experts, np.int64)
-    rows, pairs = np.zeros(4, np.int64), np.zeros(4, np.int64)
+    loads, hurried = np.zeros(n_experts, np.int64), np.zeros(n_experts, np.int64)
+    rows, pairs, most = np.zeros(4, np.int64), np.zeros(4, np.int64), np.ones(4, np.int64)
+    served = np.zeros(n_experts, np.int64)  # tokens that an expert of the present tick serves
     s, f = data_of(state), data_of(figures)
     hot, ends, events = data_of(jobs), data_of(chain_ends), data_of(handed)
     tables = (
@@ -62,8 +60,9 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             land[:] = -1.0
         for at in range(state.size):
             before[at] = s[at]
-        demands = misses = moved = 0
+        demands, misses, moved, began = 0, 0, 0, s[link.HOST]
         for layer in range(n_layers):
+            sheet = kinds[layer]
             arrive(s, f)
             position, n_events, n_hot = s[link.QUEUED], 0, 0
             if limited and q[HEAD] < q[TAIL]:
@@ -71,7 +70,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             # --- which chain computes what ---
             n_hits = n_placed = n_outside = n_cold = n_fetched = n_pairs = 0
             if n > 1:
-                pairs[:] = 0
+                pairs[:], most[:] = 0, 1
             if f[link.SHARE] > 0:
                 n_missed = 0
                 for row in range(lo, hi):
@@ -109,6 +108,8 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     n_pairs += 1
                     if what == 0:
                         pairs[kind[expert]] += 1
+                        served[expert] += 1
+                        most[kind[expert]] = max(most[kind[expert]], served[expert])
                         continue
                     job = link.HITS
                     if what == HIT:
@@ -143,6 +144,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     n_cold += job == link.COLD
                     if n > 1:
                         kind[expert] = job
+                        served[expert] = 1
                         pairs[job] += 1
             rows[link.HITS], rows[link.PLACED] = n_hits, n_placed
             rows[link.OUTSIDE], rows[link.COLD] = n_outside, n_cold
@@ -164,19 +166,18 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
             overlap = f[link.OVERLAP] > link.NEVER and small
             if overlap and f[link.OVERLAP] == link.BY_TABLE:
                 overlap = n_loads >= gates[
-                    kinds[layer], min(n, gates.shape[1] - 1), min(rows[link.HITS], gates.shape[2] - 1),
+                    sheet, min(n, gates.shape[1] - 1), min(rows[link.HITS], gates.shape[2] - 1),
                     min(rows[link.COLD], gates.shape[3] - 1),
                 ]  # fmt: skip
             if rows[link.HITS] and rows[link.COLD]:
                 s[link.OVERLAPPED if overlap else link.SERIAL] += 1
-            cold_s = cold_spread = hot_spread = 0.0
+            hit_s = cold_s = cold_spread = hot_spread = 0.0
             cold_at = np.inf
             ends[2] = 0.0
-            hit_s = 0.0
             if rows[link.HITS]:
-                hit_s, hot_spread = chain_s(*tables, kinds[layer], 0, n, rows[link.HITS], pairs[link.HITS])
+                hit_s, hot_spread = takes(tables, f, sheet, n, link.HITS, rows[link.HITS], pairs[link.HITS], most)
             if rows[link.COLD]:
-                cold_s, cold_spread = chain_s(*tables, kinds[layer], 1, n, rows[link.COLD], pairs[link.COLD])
+                cold_s, cold_spread = takes(tables, f, sheet, n, link.COLD, rows[link.COLD], pairs[link.COLD], most)
                 own = f[link.OWN_CACHES] / row_bytes[layer]
                 if n_computed and (position - s[link.DONE]) * rows[link.COLD] < link.WARM_FOR * own * cold_s:
                     n_warm = min(n_computed, int(own + 0.5))
@@ -191,13 +192,13 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                 n_hot = 1
             if not overlap:
                 if n_hot or n_events:
-                    work_apart(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
+                    link.work_apart(s, f, cold_at, 0.0, hot, n_hot, events, n_events, ends)
                     n_hot = n_events = 0
                     s[link.HOST] = max(s[link.HOST], s[link.LINK])
                 if rows[link.COLD]:
                     spend(s, f[link.SUBMIT_COLD])
                     cold_at = s[link.HOST] + wake_s(wake, s[link.HOST] - s[link.COLD_END])
-                    work_apart(s, f, cold_at, cold_s, hot, 0, events, 0, ends)
+                    link.work_apart(s, f, cold_at, cold_s, hot, 0, events, 0, ends)
                     s[link.COLD_END] = s[link.HOST] = s[link.LINK]
             # --- copies ---
             if n_loads:
@@ -211,12 +212,11 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     placed_gate = max(placed_gate, position)
             if rows[link.PLACED]:
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(*tables, kinds[layer], 0, n, rows[link.PLACED], pairs[link.PLACED])
+                seconds, _ = takes(tables, f, sheet, n, link.PLACED, rows[link.PLACED], pairs[link.PLACED], most)
                 put(hot, n_hot, s[link.HOST], seconds, placed_gate, link.PLACED)
                 n_hot += 1
             outside = rows[link.OUTSIDE]
-            wave = 0
-            wave_pairs = 0.0
+            wave, wave_pairs = 0, 0.0
             if outside:
                 wave = min(outside, int(f[link.SCRATCH] if small or f[link.STAGING] == 0 else f[link.STAGING]))
                 wave_pairs = pairs[link.OUTSIDE] * wave / outside
@@ -224,7 +224,7 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     s, f, events, n_events, f[link.DEMAND_BATCH], wave, wave * row_s[layer, 0], position
                 )
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(*tables, kinds[layer], 0, n, wave, wave_pairs)
+                seconds, _ = takes(tables, f, sheet, n, link.OUTSIDE, wave, wave_pairs, most)
                 put(hot, n_hot, s[link.HOST], seconds, position, link.OUTSIDE)
                 n_hot += 1
                 outside -= wave
@@ -268,9 +268,9 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
                     s, f, events, 0, f[link.DEMAND_BATCH], wave, wave * row_s[layer, 0], position
                 )
                 spend(s, f[link.SUBMIT_HOT])
-                seconds, _ = chain_s(*tables, kinds[layer], 0, n, wave, wave_pairs)
+                seconds, _ = takes(tables, f, sheet, n, link.OUTSIDE, wave, wave_pairs, most)
                 put(hot, 0, s[link.HOST], seconds, position, link.OUTSIDE)
-                work_apart(s, f, np.inf, 0.0, hot, 1, events, n_events, ends)
+                link.work_apart(s, f, np.inf, 0.0, hot, 1, events, n_events, ends)
                 outside -= wave
             if late:
                 s[link.LATE_HITS] += late
@@ -294,7 +294,6 @@ def walk_steps(starts, resets, phases, experts, told, ids, ahead, width, horizon
         s[link.HOST] = max(s[link.HOST], s[link.GPU])
         busy(s, link.STEP_S, f[link.STEP])
         pass_time(s, s[link.HOST])
-        out[i, DEMANDS], out[i, MISSES], out[i, BYTES] = demands, misses, moved
-        out[i, SECONDS] = s[link.HOST] - before[link.HOST]
+        out[i, DEMANDS], out[i, MISSES], out[i, BYTES], out[i, SECONDS] = demands, misses, moved, s[link.HOST] - began
         for at in range(state.size):
             totals[phases[i], at] += s[at] - before[at]

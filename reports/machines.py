@@ -105,7 +105,7 @@ class MachineFile:
 
 UNITS = {
     "seconds": ("µs", 1e6), "bytes per second": ("GB/s", 1e-9), "bytes": ("MiB", 2**-20),
-    "of its speed alone": ("%", 100),
+    "of its speed alone": ("%", 100), "of the way": ("%", 100),
 }  # fmt: skip
 
 

@@ -31,8 +31,11 @@ def between(x, xs, ys):
     raise AssertionError
 
 
-def chain_time(machine, chain, row_bytes, tokens, rows, pairs, threads):
-    """(seconds, spread) of a chain."""
+def chain_time(machine, chain, row_bytes, tokens, rows, pairs, threads, most=1):
+    """(seconds, spread) of a chain. most: tokens of the row that has the most."""
+    if tokens > 1:
+        held = next(power for power in (1 << i for i in range(64)) if power >= most)
+        pairs += machine[f"{chain}_by_most"] * (held * rows - pairs)
     sheets = [s for s in machine.sheets if (s.chain, s.row_bytes) == (chain, row_bytes)]
     sheets = sorted((s for s in sheets if chain == "hot" or s.threads == threads), key=lambda s: s.tokens)
     if not sheets:

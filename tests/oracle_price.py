@@ -114,8 +114,10 @@ class PriceOracle(SlowLink):
         if hurried:
             gates.append(self.hand_over(events, hurried, layer, "ahead"))
 
-        def time_of(chain, rows, n_pairs):
-            return chain_time(m, chain, self.rows[layer], tokens, rows, n_pairs, self.threads)
+        tokens_of = {name: max(map(chosen.count, experts), default=1) for name, experts in jobs.items()}
+
+        def time_of(chain, rows, n_pairs, most=1):
+            return chain_time(m, chain, self.rows[layer], tokens, rows, n_pairs, self.threads, most)
 
         hits = cold = None
         waited, warm = 0.0, 0
@@ -133,7 +135,7 @@ class PriceOracle(SlowLink):
                 overlap = pays(m, hot_time, cold_time, host_s)
             self.overlapped, self.serial = self.overlapped + overlap, self.serial + (not overlap)
         if jobs["cold"]:
-            cold_s, cold_spread = time_of("cold", len(jobs["cold"]), pairs["cold"])
+            cold_s, cold_spread = time_of("cold", len(jobs["cold"]), pairs["cold"], tokens_of["cold"])
             ahead_of_it = sum(batch.left for batch in self.link) + sum(batch.left for _, batch in events)
             computed = sum(what[e] == "load_demand" for e in jobs["cold"])
             own = m["own_caches_bytes"] / self.rows[layer]
@@ -146,7 +148,7 @@ class PriceOracle(SlowLink):
                 cold = Job(self.host + self.wake(self.host - self.cold_end), cold_s)
         if jobs["hits"]:
             self.host += m["submit_hot_s"]
-            hot_s, hot_spread = time_of("hot", len(jobs["hits"]), pairs["hits"])
+            hot_s, hot_spread = time_of("hot", len(jobs["hits"]), pairs["hits"], tokens_of["hits"])
             hits = Job(self.host, hot_s, gates)
             hot.append(hits)
         if not overlap:
@@ -164,7 +166,13 @@ class PriceOracle(SlowLink):
             placed_gates += [batch] if any(what[e] == "load_demand" for e in jobs["placed"]) else []
         if jobs["placed"]:
             self.host += m["submit_hot_s"]
-            hot.append(Job(self.host, time_of("hot", len(jobs["placed"]), pairs["placed"])[0], placed_gates))
+            hot.append(
+                Job(
+                    self.host,
+                    time_of("hot", len(jobs["placed"]), pairs["placed"], tokens_of["placed"])[0],
+                    placed_gates,
+                )
+            )
         staging = 2 * self.trace.top_k if self.o.prefill == "stream" and not small else None
         most = staging or min(self.trace.n_experts, max(1, self.o.batch_gate) * self.trace.top_k)
         outside = len(jobs["outside"])
@@ -173,7 +181,7 @@ class PriceOracle(SlowLink):
         if outside:
             batch = self.hand_over(events, [], layer, "demand", outside=wave)
             self.host += m["submit_hot_s"]
-            hot.append(Job(self.host, time_of("hot", wave, wave * each)[0], [batch]))
+            hot.append(Job(self.host, time_of("hot", wave, wave * each, tokens_of["outside"])[0], [batch]))
         target = layer + self.o.horizon
         if offers is not None and small and target < self.trace.n_layers:
             self.look_ahead(events, target, offers[target][:, : self.o.width])
@@ -191,7 +199,9 @@ class PriceOracle(SlowLink):
             events = []
             batch = self.hand_over(events, [], layer, "demand", outside=wave)
             self.host += m["submit_hot_s"]
-            self.advance(None, [Job(self.host, time_of("hot", wave, wave * each)[0], [batch])], events)
+            self.advance(
+                None, [Job(self.host, time_of("hot", wave, wave * each, tokens_of["outside"])[0], [batch])], events
+            )
             outside -= wave
         if late:
             self.late_hits += late

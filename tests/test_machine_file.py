@@ -128,7 +128,7 @@ def test_a_share_that_cannot_be_is_refused(machine, path, value):
         (("cpu_threads",), ..., "cpu_threads is missing; make the file again"),
         (("figures", "ids"), {"value": 1, "spread": 0}, "unknown figure 'ids'; known: ids_s, "),
         (("figure",), {}, "unknown entry 'figure'; known: "),
-        (("version",), 1, "version 1 of slotwise.machine; this program reads version 2: make the file again"),
+        (("version",), 1, "version 1 of slotwise.machine; this program reads version 3: make the file again"),
         (("format",), "slotwise.sweep", "is no machine file: its format is not 'slotwise.machine'"),
     ],
 )

@@ -18,8 +18,13 @@ def machines(draw):
     """Slow and fast links and chains, with contention, sheets and wakes or without."""
     scale = st.sampled_from([0.1, 1.0, 5.0])
     machine = slotwise.estimate_machine(
-        link=1e9 * draw(scale), host_read=2e9 * draw(scale), device_read=20e9 * draw(scale), cpu_threads=4
-    )
+        link=1e9 * draw(scale), host_read=2e9 * draw(scale), device_read=20e9 * draw(scale), cpu_threads=4,
+        figures={
+            "copy_computed_bytes_per_s": 1e9 * draw(st.sampled_from([0.05, 0.5])),
+            "own_caches_bytes": draw(st.sampled_from([1.0, 1500.0, 1e6])),
+            "hot_by_most": draw(st.sampled_from([0.0, 0.5, 1.0])), "cold_by_most": draw(st.sampled_from([0.0, 0.3])),
+        },
+    )  # fmt: skip
     share = st.sampled_from([0.3, 0.8, 1.0]).map(Figure)
     machine = replace(machine, contention=(Contention(4, *(draw(share) for _ in range(4))),))
     if draw(st.booleans()):

@@ -72,7 +72,10 @@ def test_every_figure_stands_there_with_unit_spread_and_meaning(both, measured, 
         value, spread = machine.figures[name].value, machine.figures[name].spread
         assert (float(line["value"]), float(line["spread"])) == (value, spread)
         assert (line["unit"], line["meaning"], line["label"]) == (*FIGURES[name][2:], label)
-        unit, scale = ("µs", 1e6) if FIGURES[name].unit == "seconds" else ("GB/s", 1e-9)
+        unit, scale = {
+            "seconds": ("µs", 1e6), "bytes per second": ("GB/s", 1e-9), "bytes": ("MiB", 2**-20),
+            "of the way": ("%", 100),
+        }[FIGURES[name].unit]  # fmt: skip
         at = cells.index(name)
         assert html.unescape(cells[at + 1]).startswith(FIGURES[name].meaning)
         assert cells[at + 2 : at + 5] == [

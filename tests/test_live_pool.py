@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import examples, some
+from conftest import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
@@ -17,7 +17,8 @@ from oracle_counts import NAMES as COUNTERS
 import slotwise
 from slotwise.policies.errors import PolicyWarning
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
+# tiny traces and pools are warned about
+pytestmark = [pytest.mark.kernels, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
@@ -72,7 +73,7 @@ def heard(ticks):
     return out
 
 
-@pytest.mark.parametrize("name", some(LIVE, 2))
+@pytest.mark.parametrize("name", LIVE)
 @examples(150)
 @given(data=st.data())
 def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):

@@ -37,9 +37,17 @@ def some(values: Iterable, n: int = 3) -> list:
     return list(values)[: n if BRIEF else None]
 
 
+KINDS = ("lru", "lfru", "belady")  # one policy of each kind: by order, by score, of the future
+
+
 def few_policies(names: Iterable[str]) -> list[str]:
-    """All policies for a test; where it is to be brief, one of each kind: by order, by score, and of the future."""
-    return [name for name in names if not BRIEF or name in ("lru", "lfru", "belady")]
+    """All policies for a test, or one of each kind where the tests are to be brief."""
+    return [name for name in names if not BRIEF or name in KINDS]
+
+
+def each_kernel(names: Iterable[str]) -> list:
+    """Policies for a test: those of KINDS meet every kernel that they have, the others the one with everything."""
+    return [pytest.param(name, marks=pytest.mark.kernels if name in KINDS else ()) for name in names]
 
 
 def collect_no_garbage_while_kernels_compile():

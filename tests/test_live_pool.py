@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import examples
+from conftest import each_kernel, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
@@ -17,8 +17,7 @@ from oracle_counts import NAMES as COUNTERS
 import slotwise
 from slotwise.policies.errors import PolicyWarning
 
-# tiny traces and pools are warned about
-pytestmark = [pytest.mark.kernels, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
 VERBS = "hit load_demand load_speculative evict drop bypassed gated throttled late streamed invalid redundant".split()
 LIVE = tuple(name for name in NAMES if name not in ("belady", "opt"))  # no future in a live pool
@@ -73,7 +72,7 @@ def heard(ticks):
     return out
 
 
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", each_kernel(LIVE))
 @examples(150)
 @given(data=st.data())
 def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):

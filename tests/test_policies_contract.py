@@ -22,7 +22,7 @@ SEERS = [name for name in POLICIES if KINDS[name].needs_future]
 STRUCTURED = [name for name in POLICIES if KINDS[name].keeps_order]
 
 few = examples(25)
-pytestmark = [pytest.mark.kernels, pytest.mark.filterwarnings("ignore:the global pool")]
+pytestmark = pytest.mark.filterwarnings("ignore:the global pool")
 
 
 def everywhere(*, top_k=1, n_layers=1, n_experts=4, n_steps=4, **columns):
@@ -198,6 +198,7 @@ def test_a_layer_without_rows_has_no_events_and_leaves_the_others_alone(policy, 
 # ---- fast forms against plain ones
 
 
+@pytest.mark.kernels
 @pytest.mark.once
 @pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
 @few
@@ -221,6 +222,7 @@ def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
     ]
 
 
+@pytest.mark.kernels
 @pytest.mark.once
 @pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
 def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(policy):
@@ -236,6 +238,7 @@ def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(p
     assert few.counters["evictions"] == (0 if policy == "static(warmup=2)" else few.counters["loads_demand"] - 6)
 
 
+@pytest.mark.kernels
 @pytest.mark.once
 @pytest.mark.parametrize("policy", [name for name, kind in KINDS.items() if kind.keeps_order and kind.needs_future])
 @few
@@ -247,6 +250,7 @@ def test_a_structure_that_knows_the_future_chooses_what_its_plain_form_chooses(p
     assert same(fast, plain)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("policy", POLICIES)
 @few
 @given(data=st.data())
@@ -264,6 +268,7 @@ def same(one, other):
     return one[0].to_dict() == other[0].to_dict() and all(np.array_equal(a, b) for a, b in logs)
 
 
+@pytest.mark.kernels
 @few
 @given(data=st.data())
 def test_plain_lru_counts_what_the_general_kernel_counts(data):
@@ -275,6 +280,7 @@ def test_plain_lru_counts_what_the_general_kernel_counts(data):
     assert fast.to_dict() == replayed(trace, "lru", slots, log=False, general=True, **how)[0].to_dict()
 
 
+@pytest.mark.kernels
 def test_plain_lru_takes_the_runs_it_is_for_and_no_others():
     trace = everywhere(top_k=2, n_layers=2, n_experts=4)
     replayed(trace, "lru", 2, log=False, general=True)

@@ -1,7 +1,7 @@
 """The compiled replay against its slow twin: every counter in every cut, and the hash of every plan."""
 
 import pytest
-from conftest import examples, some
+from conftest import each_kernel, examples, some
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import with_profiles
@@ -9,8 +9,7 @@ from oracle_chance import NAMES, cases, large_cases, options, policies
 from oracle_counts import NAMES as COUNTERS
 from oracles import pollution
 
-# tiny traces and pools are warned about
-pytestmark = [pytest.mark.kernels, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # tiny traces and pools are warned about
 
 STATES = ("residents", "in_flight")  # of the end of a run: no event of a step
 
@@ -40,7 +39,7 @@ def assert_equal(trace, policy, window=1, group_rows=None, plan_hash=True, **how
     assert not differences(law, run, window)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", each_kernel(NAMES))
 @examples(250)
 @given(data=st.data())
 def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
@@ -51,7 +50,7 @@ def test_replay_decides_what_the_law_decides(name, data, tmp_path_factory):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("name", some(NAMES, 1))
+@pytest.mark.parametrize("name", each_kernel(some(NAMES, 1)))
 @examples(40)
 @given(data=st.data())
 def test_many_experts_in_many_slots_take_the_fast_paths_to_the_same_end(name, data, tmp_path_factory):

@@ -219,13 +219,7 @@ def covered(spans, first, last):
 span = st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda of: (of[0], of[0] + of[1]))
 
 
-@given(
-    st.lists(span, max_size=3),
-    st.lists(span, max_size=3),
-    st.lists(span, max_size=3),
-    st.integers(0, 5),
-    st.integers(0, 5),
-)
+@given(*[st.lists(span, max_size=3)] * 3, *[st.integers(0, 5)] * 2)
 def test_parts_count_each_moment_once(hot, cold, late, policy, merge):
     tick = TickTimes(0, 0, 1, 1, 0, 3, policy, 0, merge, 30, hot, cold, late)
     first, last = 3 + policy, 33 - merge

@@ -57,6 +57,7 @@ def test_policies_are_held_against_lru_and_a_further_one_can_be_asked_for(machin
         policy_figures(["belady"], lru, n_experts=32, top_k=4, steps=1, random=np.random.default_rng(0))
 
 
+@pytest.mark.once
 def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_path):
     file = tmp_path / "machine.json"
     words = "calibrate", "-o", file, "--shape", "tiny", "--quick"

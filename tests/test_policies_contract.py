@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import examples, few_policies
+from conftest import each_kernel, examples, few_policies
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle_case import case as spelled_out
@@ -198,9 +198,8 @@ def test_a_layer_without_rows_has_no_events_and_leaves_the_others_alone(policy, 
 # ---- fast forms against plain ones
 
 
-@pytest.mark.kernels
 @pytest.mark.once
-@pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
+@pytest.mark.parametrize("policy", each_kernel(name for name in STRUCTURED if name in LIVE))
 @few
 @given(data=st.data())
 def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
@@ -222,9 +221,8 @@ def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
     ]
 
 
-@pytest.mark.kernels
 @pytest.mark.once
-@pytest.mark.parametrize("policy", [name for name in STRUCTURED if name in LIVE])
+@pytest.mark.parametrize("policy", each_kernel(name for name in STRUCTURED if name in LIVE))
 def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(policy):
     """300 layers of 250 experts are 75,000 keys; only layers 0 and 1 are ever called."""
     few, many = (

@@ -1,10 +1,12 @@
 """What tests share: hypothesis profiles, and the captured traces that may lie beside the checkout."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,42 @@ def some(values: Iterable, n: int = 3) -> list:
     return list(values)[: n if BRIEF else None]
 
 
+KINDS = ("lru", "lfru", "belady")  # one policy of each kind: by order, by score, of the future
+
+
+def few_policies(names: Iterable[str]) -> list[str]:
+    """All policies for a test, or one of each kind where the tests are to be brief."""
+    return [name for name in names if not BRIEF or name in KINDS]
+
+
+def each_kernel(names: Iterable[str]) -> list:
+    """Policies for a test: those of KINDS meet every kernel that they have, the others the one with everything."""
+    return [pytest.param(name, marks=pytest.mark.kernels if name in KINDS else ()) for name in names]
+
+
+def collect_no_garbage_while_kernels_compile():
+    """That makes millions of objects of which few are garbage, and looking takes a seventh of the time."""
+    from numba.core import event
+
+    class Pause(event.Listener):
+        depth = 0
+
+        def on_start(self, event):
+            self.depth += 1
+            gc.disable()
+
+        def on_end(self, event):
+            self.depth -= 1
+            if not self.depth:
+                gc.enable()
+
+    event.register("numba:compile", Pause())
+
+
+if find_spec("numba"):  # .ci/aarch64 has none
+    collect_no_garbage_while_kernels_compile()
+
+
 def run(*words: str | Path, code: int | None = 0, **options) -> subprocess.CompletedProcess[str]:
     """Runs a command in a process of its own; fails with all it said unless it ends with `code` (None: any will do)."""
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, **options)
@@ -59,6 +97,15 @@ def shared() -> Path:
     if not (folder / "traces").is_dir():
         pytest.skip("no folder shared/traces beside the checkout: the captured traces are not part of the repository")
     return folder
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Compiling takes longest: one kernel a policy with everything in it, but where kernels are what is tested."""
+    if item.get_closest_marker("kernels") and not BRIEF:
+        os.environ.pop("SLOTWISE_KERNELS", None)
+    else:
+        os.environ["SLOTWISE_KERNELS"] = "full"
 
 
 def pytest_collection_modifyitems(items):

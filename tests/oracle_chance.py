@@ -3,6 +3,7 @@
 import itertools
 import random
 
+from conftest import few_policies
 from hypothesis import strategies as st
 from oracle_case import Case
 
@@ -85,7 +86,7 @@ def tables(rng, shape):
     return [[rng.choice([0, 0, 1, 2, 5, 9]) for _ in range(shape.n_experts)] for _ in range(shape.n_layers)]
 
 
-NAMES = ("lru", "fifo", "lfu", "lfru", "random", "static", "belady", "opt")
+NAMES = tuple(few_policies(("lru", "fifo", "lfu", "lfru", "random", "static", "belady", "opt")))
 
 
 @st.composite

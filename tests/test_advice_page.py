@@ -10,6 +10,8 @@ import slotwise
 from slotwise.engine_flags import FLAGS, flags_for
 from slotwise.reports.advice import html, write_page
 
+pytestmark = pytest.mark.once
+
 ROW = 9_437_184
 
 

@@ -109,6 +109,7 @@ def test_a_short_trace_or_small_pools_are_warned_of(machine, advice):
     assert small["by_layer"] is None
 
 
+@pytest.mark.once
 def test_where_nobody_tried_look_ahead_it_is_asked_what_it_could_bring(machine):
     only = slotwise.advise("sample", machine, "8GiB", **ASKED | {"widths": [0]})
     assert (only["prefetch"]["width"], only["prefetch"]["predictor"]) == (4, "trace")

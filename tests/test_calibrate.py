@@ -25,6 +25,7 @@ def machine():
         return slotwise.calibrate(shape="tiny", quick=True, cpu_threads=1, policies=["fifo"])
 
 
+@pytest.mark.once
 def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_of_tokens(machine):
     assert (machine.label, machine.backend, machine.cpu_threads) == ("MEASURED", "numpy", 1)
     assert set(machine.figures) == set(FIGURES)
@@ -44,6 +45,7 @@ def test_every_figure_is_measured_and_both_chains_have_a_sheet_for_each_number_o
     assert set(machine.overlap) == {"hot_with_cold", "cold_with_hot", "overlap_s"}
 
 
+@pytest.mark.once
 def test_policies_are_held_against_lru_and_a_further_one_can_be_asked_for(machine):
     assert set(machine.policies) == {*POLICIES, "fifo"}
     assert machine.details["asked"]["policies"] == ["fifo"]
@@ -55,6 +57,7 @@ def test_policies_are_held_against_lru_and_a_further_one_can_be_asked_for(machin
         policy_figures(["belady"], lru, n_experts=32, top_k=4, steps=1, random=np.random.default_rng(0))
 
 
+@pytest.mark.once
 def test_the_command_writes_a_file_that_prices_a_replay_and_replaces_none(tmp_path):
     file = tmp_path / "machine.json"
     words = "calibrate", "-o", file, "--shape", "tiny", "--quick"
@@ -120,6 +123,7 @@ def test_a_rate_whose_seconds_no_clock_shows_stays_within_a_machine_file():
     assert rate_of(12, 1e-3, 0.5).value == FIGURES["host_compute_bytes_per_s"].low == LEAST_RATE
 
 
+@pytest.mark.once
 def test_rows_of_a_few_bytes_are_measured_in_seconds_and_do_not_fill_memory_with_layers():
     machine = slotwise.calibrate(hidden=1, intermediate=1, dtype="f32", quick=True, cpu_threads=1, policies=["lru"])
     assert {sheet.row_bytes for sheet in machine.sheets} == {12}

@@ -76,6 +76,7 @@ class Hasty(NumpyBackend):
             tick.out *= np.float32(1.000001)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
@@ -90,6 +91,7 @@ def test_what_is_wrong_is_told_in_one_line_that_says_where(monkeypatch, capsys, 
     assert re.match(f"slotwise: {told}", failure(capsys))
 
 
+@pytest.mark.once
 def test_plans_that_are_not_the_replays_are_told(monkeypatch, capsys):
     add = PlanHash.add
     monkeypatch.setattr(PlanHash, "add", lambda self, plan, step, layer: step == 7 or add(self, plan, step, layer))

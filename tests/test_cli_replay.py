@@ -190,6 +190,7 @@ def test_slots_beyond_the_keys_are_one_line_of_warning(capsys, trace):
     assert "4 slots of 4 experts" in out
 
 
+@pytest.mark.once
 def test_a_profile_counted_on_the_same_trace_is_warned_about(capsys, trace, tmp_path):
     assert say(capsys, "trace", "profile", trace, "-o", tmp_path / "p.json")[0] == 0
     policy = f"static(profile={tmp_path / 'p.json'})"

@@ -88,6 +88,7 @@ def test_info_of_a_trace_and_of_the_capture_it_was_imported_from_agree(tmp_path,
     assert ours == theirs
 
 
+@pytest.mark.once
 def test_info_says_in_words_what_the_trace_is(tmp_path, foreign):
     told = slotwise("trace", "info", foreign).stdout
     for words in (
@@ -147,6 +148,7 @@ def test_a_name_from_a_file_cannot_talk_to_the_terminal(tmp_path):
     assert "?[2J[bold]x[/bold]?" in told
 
 
+@pytest.mark.once
 def test_synth_gives_the_same_bytes_for_the_same_seed(tmp_path):
     for name in "abc":
         words = "--tokens", "100", "--layers", "2", "--width", "3", "--seed", "1" if name == "c" else "0"

@@ -37,6 +37,7 @@ def both(*slots):
     return {(policy, size, 0) for policy in ("lru", "opt") for size in slots}
 
 
+@pytest.mark.once
 def test_the_grid_has_no_combination_that_says_nothing_new(trace, tmp_path):
     page = compare([trace], tmp_path / "out", **QUICK)[0]
     found, _ = grid(tmp_path / "out")

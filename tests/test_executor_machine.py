@@ -9,7 +9,7 @@ from time import sleep
 
 import numpy as np
 import pytest
-from conftest import examples, some
+from conftest import examples, few_policies
 from executor_cases import no_thread_left
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ from slotwise.executor.reference import errors, moe_layer
 from slotwise.executor.store import HostStore
 from slotwise.policies import Pool
 
-LIVE = some(("lru", "fifo", "lfu", "lfru", "random", "static"), 2)
+LIVE = few_policies(("lru", "fifo", "lfu", "lfru", "random", "static"))
 LAYOUT = RowLayout(32, 16, ("f32", "bf16", "f16"))
 WIDTH, TICKS, EXAMPLES = 4, 10_000, 140
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from conftest import examples, some
+from conftest import each_kernel, examples
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle_case import case, spelled, with_profiles
@@ -72,7 +72,7 @@ def heard(ticks):
     return out
 
 
-@pytest.mark.parametrize("name", some(LIVE, 2))
+@pytest.mark.parametrize("name", each_kernel(LIVE))
 @examples(150)
 @given(data=st.data())
 def test_live_calls_decide_what_the_law_decides(name, data, tmp_path_factory):

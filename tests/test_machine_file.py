@@ -231,6 +231,7 @@ def test_single_policies_have_figures_of_their_own(machine, path):
     assert spoilt(own, path, "policies", value=[]) == "policies is '[]'; it is an object with names"
 
 
+@pytest.mark.once
 def test_a_price_takes_the_policys_own_figures_whatever_its_parameters_and_says_whose_it_took(machine, tmp_path):
     calls = {"policy_s": Figure(machine["policy_s"] + 1e-3), "policy_ahead_s": Figure(machine["policy_ahead_s"])}
     own, asked = replace(machine, policies={"lfru": calls}), {"row_bytes": 4096, "steps": 10}

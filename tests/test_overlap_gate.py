@@ -117,6 +117,7 @@ def test_ticks_follow_the_table_and_neither_bytes_nor_plans_change():
     assert first.counters == runs["some"].counters
 
 
+@pytest.mark.once
 @native
 def test_a_run_overlaps_the_ticks_that_the_price_overlaps_and_says_how_many(tmp_path):
     on = machine(TINY, overlap_us=25, figures=FREE)
@@ -150,6 +151,7 @@ def test_by_the_price_the_gate_is_never_slower_than_either_side_by_more_than_two
     assert seconds["auto"] <= 1.02 * min(seconds["on"], seconds["off"])
 
 
+@pytest.mark.once
 def test_commands_take_auto_with_a_machine_and_refuse_it_without(tmp_path):
     words = "run", "sample", "--shape", "tiny", "--headroom", "0", "--alias-layers", "1", "--steps", "20"
     refused = command(*words, "--overlap", "auto", code=2).stderr

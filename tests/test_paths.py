@@ -6,6 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from conftest import some
 from trace_cases import tiny
 
 import slotwise
@@ -122,7 +123,9 @@ def test_what_is_no_file_is_not_waited_for(place, capsys, words, name):
     assert contents(place) == before
 
 
-@pytest.mark.parametrize("text", [b"\xff\xfe", b"{", b"[" * 100_000, b"1" * 5000, b"\0", b"[]", b'{"files": [[]]}'])
+@pytest.mark.parametrize(
+    "text", some([b"[" * 100_000, b"1" * 5000, b"\xff\xfe", b"{", b"\0", b"[]", b'{"files": [[]]}'], 2)
+)
 def test_notes_in_a_report_folder_that_are_not_ours_are_no_reason_to_fall_over(place, capsys, text):
     """A `compare.json` of another question needs --force; a strange `report.json` makes the folder a stranger's."""
     words = ["compare", "t.parquet", "--policy", "lru", "--slots", "2", "-o", "report"]

@@ -89,7 +89,7 @@ def test_it_works_on_the_command_line_by_a_relative_path_too(mine, tmp_path):
 def test_it_runs_compiled_in_a_module_of_its_own_as_ours_do(mine):
     spelling = mine(SIGN)
     hits(spelling)
-    for policy in (spelling, "fifo"):
+    for policy in (spelling, "lru"):
         hits(policy)
         made = kernel(
             type(slotwise.parse_policy(policy).policy), full=False, look=False, record=False, tell=False, plain=False

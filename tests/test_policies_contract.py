@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import examples, some
+from conftest import each_kernel, examples, few_policies
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle_case import case as spelled_out
@@ -16,10 +16,10 @@ from slotwise.policies.spelling import installed
 
 ALONE = {"static": "static(warmup=2)"}  # what cannot stand without a parameter
 KINDS = {ALONE.get(name, name): kind for name, kind in installed().items()}
-POLICIES = list(KINDS)
-LIVE = [name for name, kind in KINDS.items() if not kind.needs_future]
-SEERS = [name for name, kind in KINDS.items() if kind.needs_future]
-STRUCTURED = [name for name, kind in KINDS.items() if kind.keeps_order]
+POLICIES = few_policies(KINDS)
+LIVE = [name for name in POLICIES if not KINDS[name].needs_future]
+SEERS = [name for name in POLICIES if KINDS[name].needs_future]
+STRUCTURED = [name for name in POLICIES if KINDS[name].keeps_order]
 
 few = examples(25)
 pytestmark = pytest.mark.filterwarnings("ignore:the global pool")
@@ -82,7 +82,7 @@ def test_the_judge_convicts_a_plan_that_breaks_a_rule(fault):
         judge(case, ticks, slots=1, lag_demand=1, pinned=[(0, 3)])
 
 
-@pytest.mark.parametrize("policy", some(LIVE, 2))
+@pytest.mark.parametrize("policy", LIVE)
 @few
 @given(data=st.data())
 def test_live_plans_never_overfill_and_take_no_victim_in_use_in_flight_or_pinned(policy, data, tmp_path_factory):
@@ -199,7 +199,7 @@ def test_a_layer_without_rows_has_no_events_and_leaves_the_others_alone(policy, 
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
+@pytest.mark.parametrize("policy", each_kernel(name for name in STRUCTURED if name in LIVE))
 @few
 @given(data=st.data())
 def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
@@ -222,7 +222,7 @@ def test_a_faster_victim_structure_chooses_what_the_scan_chooses(policy, data):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in LIVE], 1))
+@pytest.mark.parametrize("policy", each_kernel(name for name in STRUCTURED if name in LIVE))
 def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(policy):
     """300 layers of 250 experts are 75,000 keys; only layers 0 and 1 are ever called."""
     few, many = (
@@ -236,7 +236,9 @@ def test_a_global_pool_of_more_keys_than_a_score_has_room_for_decides_the_same(p
     assert few.counters["evictions"] == (0 if policy == "static(warmup=2)" else few.counters["loads_demand"] - 6)
 
 
-@pytest.mark.parametrize("policy", some([name for name in STRUCTURED if name in SEERS], 1))
+@pytest.mark.kernels
+@pytest.mark.once
+@pytest.mark.parametrize("policy", [name for name, kind in KINDS.items() if kind.keeps_order and kind.needs_future])
 @few
 @given(data=st.data())
 def test_a_structure_that_knows_the_future_chooses_what_its_plain_form_chooses(policy, data):
@@ -246,6 +248,7 @@ def test_a_structure_that_knows_the_future_chooses_what_its_plain_form_chooses(p
     assert same(fast, plain)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("policy", POLICIES)
 @few
 @given(data=st.data())
@@ -263,6 +266,7 @@ def same(one, other):
     return one[0].to_dict() == other[0].to_dict() and all(np.array_equal(a, b) for a, b in logs)
 
 
+@pytest.mark.kernels
 @few
 @given(data=st.data())
 def test_plain_lru_counts_what_the_general_kernel_counts(data):
@@ -274,6 +278,7 @@ def test_plain_lru_counts_what_the_general_kernel_counts(data):
     assert fast.to_dict() == replayed(trace, "lru", slots, log=False, general=True, **how)[0].to_dict()
 
 
+@pytest.mark.kernels
 def test_plain_lru_takes_the_runs_it_is_for_and_no_others():
     trace = everywhere(top_k=2, n_layers=2, n_experts=4)
     replayed(trace, "lru", 2, log=False, general=True)

@@ -12,6 +12,8 @@ from oracle_price import PriceOracle
 import slotwise
 from slotwise.replay.machine_figures import Contention, Figure, Sheet, Wake
 
+pytestmark = pytest.mark.kernels
+
 
 @st.composite
 def machines(draw):
@@ -147,6 +149,7 @@ def test_a_share_of_the_misses_is_fetched():
     assert prices[0.0].busy["cold"] > prices[0.5].busy["cold"] > prices[1.0].busy["cold"] == 0
 
 
+@pytest.mark.once
 def test_prices_of_a_sweep_on_several_threads_are_those_of_one(tmp_path):
     machine = slotwise.estimate_machine(["rtx-3060-x16", "ddr4"])
     asked = {"machine": machine, "row_bytes": 4_718_592, "steps": 400}

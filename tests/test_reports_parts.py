@@ -134,6 +134,7 @@ def test_width_0_alone_has_no_look_ahead_part_and_one_phase_no_split(tmp_path):
     assert "Look-ahead in numbers" not in page.text
 
 
+@pytest.mark.once
 def test_csv_holds_every_configuration_option_and_counter(usual):
     rows, (out, _) = GRIDS["usual"], usual
     with (out / "configurations.csv").open() as file:

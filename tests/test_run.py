@@ -184,6 +184,7 @@ def test_a_result_that_came_meanwhile_is_not_replaced(tmp_path):
     assert (path.read_text(), len(list(tmp_path.iterdir()))) == ("theirs", 1)
 
 
+@pytest.mark.once
 def test_the_share_of_a_split_is_that_of_the_link_unless_it_is_given(monkeypatch):
     """A link of 1 GB/s beside a CPU of 3 is to carry a quarter of the misses; as measured, it is some part of them."""
     options = {"shape": "tiny", "headroom": 0, "alias_layers": 2, "steps": 5, "miss": "split"}

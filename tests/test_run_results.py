@@ -124,6 +124,7 @@ def test_the_stretch_is_whole_steps_of_the_middle_and_the_same_for_both_sides(bo
 # ---- what a person reads
 
 
+@pytest.mark.once
 def test_people_read_drops_by_reason_ceilings_and_why_there_is_no_efficiency():
     said = cli(*WORDS, *AHEAD, "--steps", "40").stdout
     counters = slotwise.replay("sample", "lfru+guard", 32, width=8, steps=40).counters
@@ -140,6 +141,7 @@ def test_people_read_drops_by_reason_ceilings_and_why_there_is_no_efficiency():
     assert sum(map(float, re.findall(r"([\d.]+) %", shares[1]))) == pytest.approx(100, abs=0.5)
 
 
+@pytest.mark.once
 def test_ticks_without_work_for_both_chains_have_no_efficiency_and_width_0_no_drops():
     said = cli(*WORDS, "--policy", "lru", "--slots", "0", "--steps", "3", "--overlap", "both").stdout
     assert "overlap efficiency: none: no tick had work for both chains" in said
@@ -193,6 +195,7 @@ def test_a_terminal_shows_step_speed_hits_loads_drops_and_what_came_late():
     assert "run 2 of 2, overlap on, timed, step 60: " in text
 
 
+@pytest.mark.once
 def test_telemetry_goes_by_the_clock_and_not_by_the_step():
     calls: list = []
     began = time.monotonic()
@@ -216,13 +219,7 @@ def covered(spans, first, last):
 span = st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda of: (of[0], of[0] + of[1]))
 
 
-@given(
-    st.lists(span, max_size=3),
-    st.lists(span, max_size=3),
-    st.lists(span, max_size=3),
-    st.integers(0, 5),
-    st.integers(0, 5),
-)
+@given(*[st.lists(span, max_size=3)] * 3, *[st.integers(0, 5)] * 2)
 def test_parts_count_each_moment_once(hot, cold, late, policy, merge):
     tick = TickTimes(0, 0, 1, 1, 0, 3, policy, 0, merge, 30, hot, cold, late)
     first, last = 3 + policy, 33 - merge

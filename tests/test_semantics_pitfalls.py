@@ -158,6 +158,7 @@ def test_no_demand_has_no_hit_rate():
     assert math.isnan(run.rates["hit_rate"])
 
 
+@pytest.mark.once
 def test_a_profile_replayed_on_its_own_trace_is_warned_about(tmp_path):
     path = tmp_path / "trace.parquet"
     case([[A], [A], [B], [A]]).trace().save(path)

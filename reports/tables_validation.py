@@ -38,7 +38,7 @@ def validation_chapter(found: Validation, anchor: str, figures: dict[str, list[P
 def _facts(found: Validation) -> list[tuple[str, str]]:
     said, drift = found.found, found.found["drift"]
     known = {
-        "verdict": said["verdict"], "trace": said["trace"], "machine": said["machine"],
+        "verdict": said["verdict"], "trace": said["trace"], "rows": said["rows"], "machine": said["machine"],
         "calibrated": said["machine_date"], "device": said.get("device"), "backend": said.get("backend"),
         "processor": said["processor"], "restricted to": said.get("restricted_to"),
         "plans": f"{said.get('plans')}, tick for tick",
@@ -72,7 +72,7 @@ def _answer(found: Validation) -> list[str]:
 
 def _configurations(found: Validation) -> Table:
     rows: list[dict[str, Cell]] = [
-        {
+        ({"part": (str(row.get("part", "")),)} if found.parts else {}) | {
             "policy": (row["policy"],), "bound by": (STRATA[row["stratum"]],), "slots": (row["slots"],),
             "width": (str(row["width"]),), "overlap": (row["overlap"],), "verify": (str(row["verify_tokens"]),),
             "miss": (row["miss"],),
@@ -165,9 +165,9 @@ def _all_terms(found: Validation) -> Table:
 def _parts(found: Validation) -> Table:
     """What it was put together of."""
     rows: list[dict[str, Cell]] = []
-    for part in found.parts:
+    for number, part in enumerate(found.parts, 1):
         shares = {name: NONE if part[name] is None else (metrics.percent(part[name]),) for name in PART[-2:]}
-        texts = {name.replace("_", " "): (_word(part[name]),) for name in PART[:-2]}
+        texts = {"part": (str(number),)} | {name.replace("_", " "): (_word(part[name]),) for name in PART[:-2]}
         rows.append(texts | {name.replace("_", " "): cell for name, cell in shares.items()})
     return table("Put together of", rows, words=4, note="Each on its own. The verdict above is over all of them.")
 

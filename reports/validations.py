@@ -17,7 +17,7 @@ TERMS = {  # seconds by cause that both a timed run and a price know
     "between_s": "between ticks",
 }  # fmt: skip
 NEEDED = ("drift", "kendall_tau", "options", "plans")  # null may be right for some, but not their absence
-PART = ("trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
+PART = ("rows", "trace", "machine", "machine_date", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift")
 THREE = ("median", "p95", "worst")
 MOST = 1e18
 NONE = "that is no result of a validation: make it again with `slotwise validate -o`"
@@ -26,7 +26,7 @@ KNOWN = {
     "format", "version", "verdict", "reasons", "blocks", "blocks_dropped", "noise_floor", "drift", "all", "strata",
     "kendall_tau", "pairs", "plans", "drift_by_part", "terms", "trace", "content_sha256", "options", "machine",
     "machine_sha256", "machine_date", "backend", "device", "processor", "restricted_to", "configurations",
-    "each_block", "parts",
+    "each_block", "parts", "rows",
 }  # fmt: skip
 
 
@@ -65,7 +65,7 @@ class Validation:
     @cached_property
     def names(self) -> list[str]:
         """'lru, 25% slots, width 0, overlap on', and what else differs between configurations."""
-        words = {"verify_tokens": "verify ", "miss": "", "trace": "", "machine": ""}
+        words = {"verify_tokens": "verify ", "miss": "", "part": "part "}
         varying = [name for name in words if len({str(row.get(name)) for row in self.rows}) > 1]
         return [
             ", ".join(
@@ -109,7 +109,7 @@ def validation_of(file: str, found: Mapping[str, Any]) -> Validation:
     say.of("verdict", found.get("verdict"), lambda value: value in VERDICTS, f"one of {', '.join(VERDICTS)}")
     say.of("plans", found["plans"], lambda value: value == "equal", "equal")
     say.of("reasons", found.get("reasons"), _texts, "a list of texts")
-    for name in ("trace", "content_sha256", "machine", "machine_sha256", "machine_date", "processor"):
+    for name in ("rows", "trace", "content_sha256", "machine", "machine_sha256", "machine_date", "processor"):
         say.of(name, found.get(name), lambda value: isinstance(value, str), "a text")
     for name in ("blocks", "blocks_dropped"):
         say.number(name, found.get(name), 0)

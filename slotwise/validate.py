@@ -156,7 +156,8 @@ def validate(
             drift=drift_of(other) if other else None,
             labels=[law.price.label for law in laws if law.price],
         )
-        result = _result(opened, known, options, grid, laws, timed, per_block, found, drift)
+        rows = f"{asked['shape'] or f'{layout.hidden} x {layout.inner}'}, {' + '.join(dict.fromkeys(layout.dtypes))}"
+        result = {"rows": rows} | _result(opened, known, options, grid, laws, timed, per_block, found, drift)
         kept.finish(result)
     return result
 

@@ -12,13 +12,14 @@ import numpy as np
 from .validate_judge import concluded, doubts_of
 
 OF_A_PART = (
-    "trace", "content_sha256", "machine", "machine_sha256", "machine_date", "backend", "device", "processor",
+    "rows", "trace", "content_sha256", "machine", "machine_sha256", "machine_date", "backend", "device", "processor",
     "restricted_to", "options", "verdict", "blocks", "blocks_dropped", "noise_floor", "drift",
 )  # fmt: skip
 
 
 def merge_validations(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What `slotwise.validate` returns, of all configurations of `results`; `parts` says what each of them was.
+    """What `slotwise.validate` returns, of all configurations of `results`; `parts` says what each of them was, and
+    `part` of a configuration which of these it is from, from 1 on.
 
     Errors, strata and pairs are taken together, and the line that prices are held against is each result's own. Ranks
     are compared within a result. Where a machine was calibrated again after the last of its results, that counts for
@@ -30,16 +31,16 @@ def merge_validations(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for one in results
         if one["drift"] is not None
     }
-    for one in results:
+    for number, one in enumerate(results, 1):
         labels = [row["label"] for row in one["configurations"]]
         drift = drifts.get(one["machine_sha256"])
         said = doubts_of(one["blocks"] - one["blocks_dropped"], one["noise_floor"], drift, labels)
-        doubts += [f"{one['trace']} on {one['machine']}: {doubt}" for doubt in said]
+        doubts += [f"part {number}, {one['rows']}, {one['trace']}: {doubt}" for doubt in said]
         pairs += [
             {**pair, "first": pair["first"] + len(rows), "second": pair["second"] + len(rows)}
             for pair in one["pairs"]["each"]
         ]
-        rows += [{**row, "trace": one["trace"], "machine": one["machine"]} for row in one["configurations"]]
+        rows += [{"part": number, **row} for row in one["configurations"]]
     measured = np.array([row["measured"] for row in rows])
     lines = np.array([row["baseline"] for row in rows]) / measured - 1
     ranked = [(one["kendall_tau"], comb(len(one["configurations"]), 2)) for one in results]
@@ -58,8 +59,7 @@ def merge_validations(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
             name: statistics.median(row["terms"][name]["predicted"] - row["terms"][name]["measured"] for row in rows)
             for name in results[0]["terms"]
         },
-        "trace": ", ".join(dict.fromkeys(one["trace"] for one in results)),
-        "machine": ", ".join(dict.fromkeys(one["machine"] for one in results)),
+        **{name: ", ".join(dict.fromkeys(one[name] for one in results)) for name in ("rows", "trace", "machine")},
         "configurations": rows,
         "parts": [{name: one[name] for name in OF_A_PART} for one in results],
         "each_block": [block for one in results for block in one["each_block"]],

@@ -54,7 +54,7 @@ def made_up(off=0.02, **more):
         "format": "slotwise.validation", "version": 1, **judged, "plans": "equal",
         "drift_by_part": {"hot": 0.01, "cold": -0.004, "link": 0.0, "host": 0.002},
         "terms": {name: each["predicted"] - each["measured"] for name, each in terms.items()},
-        "trace": "sample", "content_sha256": "c" * 64, "options": {"steps": 40}, "machine": "the bench",
+        "rows": "tiny, f32", "trace": "sample", "content_sha256": "c" * 64, "options": {"steps": 40}, "machine": "the bench",
         "machine_sha256": "d" * 64, "machine_date": "2026-01-31", "backend": "numpy", "device": "host memory",
         "processor": "a CPU", "restricted_to": None, "configurations": rows, "each_block": blocks,
         "governor": "performance",
@@ -247,13 +247,18 @@ def test_several_put_together_have_a_page_that_says_of_what(tmp_path):
     found = merge_validations([one, other])
     folder, page = report(found, tmp_path)
     assert f"Verdict: {found['verdict']}" in page.text
-    assert [cells[0] for cells in cells_of(folder, "Put together of")[1:]] == ["sample", "another"]
+    assert [cells[:3] for cells in cells_of(folder, "Put together of")[1:]] == [
+        ["1", "tiny, f32", "sample"], ["2", "tiny, f32", "another"],
+    ]  # fmt: skip
+    assert [cells[0] for cells in cells_of(folder, "Predicted and measured")[1:]] == ["1"] * 8 + ["2"] * 8
     scatter = alt_of(page, "Predicted against measured")
     for row in found["configurations"]:
-        assert f"width {row['width']}, overlap on, {row['trace']}: {metrics.number(row['predicted'])} pred" in scatter
+        assert (
+            f"width {row['width']}, overlap on, part {row['part']}: {metrics.number(row['predicted'])} pred" in scatter
+        )
     with (folder / "pairs.csv").open() as file:
         lines = list(csv.DictReader(file))
-    assert [line["pair"].endswith("another") for line in lines] == [False] * 4 + [True] * 4
+    assert [line["pair"].endswith("part 2") for line in lines] == [False] * 4 + [True] * 4
     assert "blocks" not in {path.stem for path in (folder / "figures").iterdir()}, "sentinels of several"
 
 

@@ -28,7 +28,7 @@ def result(predicted, measured, *, trace="a", machine="m", drift=None, blocks=7)
         ("content_sha256", "machine_date", "backend", "device", "processor", "restricted_to", "options")
     )
     return judged | said | {
-        "trace": trace, "machine": machine, "machine_sha256": machine, "configurations": rows, "terms": {"rest_s": 0.1},
+        "rows": "tiny, f32", "trace": trace, "machine": machine, "machine_sha256": machine, "configurations": rows, "terms": {"rest_s": 0.1},
         "each_block": [{}] * blocks,
     }  # fmt: skip
 
@@ -52,7 +52,7 @@ def test_validations_of_one_machine_share_its_last_calibration_and_their_errors_
     assert both["pairs"]["of"] == 12
     last = both["pairs"]["each"][-1]
     assert (last["first"], last["second"]) == (6, 7)
-    assert [(row["trace"], row["machine"]) for row in both["configurations"]] == [("a", "m")] * 4 + [("b", "m")] * 4
+    assert [row["part"] for row in both["configurations"]] == [1] * 4 + [2] * 4
     assert [part["trace"] for part in both["parts"]] == ["a", "b"]
 
 
@@ -64,10 +64,10 @@ def test_a_part_that_is_wrong_or_restless_decides_for_all_and_is_named():
     assert "worst error 20.0 %; at most 15 %" in found["reasons"]
     restless = merge_validations([good, result(SPEEDS, SPEEDS, machine="other", drift=0.05)])
     assert restless["verdict"] == "inconclusive"
-    assert "a on other: prices of two calibrations differ by 5.0 %; at most 3 %" in restless["reasons"]
+    assert "part 2, tiny, f32, a: prices of two calibrations differ by 5.0 %; at most 3 %" in restless["reasons"]
     few = merge_validations([good, result(SPEEDS, SPEEDS, machine="third", blocks=3)])
-    assert "a on third: 3 blocks count; at least 7 must" in few["reasons"]
-    assert "a on third: the machine was not calibrated again afterwards" in few["reasons"]
+    assert "part 2, tiny, f32, a: 3 blocks count; at least 7 must" in few["reasons"]
+    assert "part 2, tiny, f32, a: the machine was not calibrated again afterwards" in few["reasons"]
 
 
 def test_a_line_through_every_point_is_no_reason_but_a_doubt():

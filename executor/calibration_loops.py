@@ -82,7 +82,8 @@ def run_loop(
 def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator) -> Ticks:
     backend, k, n_layers = executor.backend, executor.top_k, executor.pool.n_layers
     clock, kinds = _Clock(executor), list(loop.odds)
-    routing = _Routing(executor, pins=max(mix.hits for mix in kinds))
+    pins = max(mix.hits for mix in kinds)
+    routing = _Routing(executor, pins)
     weights = backend.upload(np.full((1, k), 1 / k, np.float32))
     x = backend.upload(random.normal(0, 1, (1, executor.store.layouts[0].hidden)).astype(np.float32))
     filled = {layer for layer in range(0, n_layers, REFILL) if loop.crossed}
@@ -98,7 +99,7 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
             if loop.dense_us:
                 backend.spin(loop.dense_us)
             if layer in filled:
-                executor.transfers.fill(_others(executor, loop.crossed))
+                executor.transfers.fill(_others(executor, loop.crossed, pins))
         backend.synchronize()
         executor.join()
     times = clock.there, clock.known, clock.ready, clock.merged
@@ -107,10 +108,10 @@ def _run(executor: Executor, loop: Loop, steps: int, random: np.random.Generator
     return Ticks(*(each[:, counted].ravel() for each in spans))
 
 
-def _others(executor: Executor, count: int) -> list[Load]:
+def _others(executor: Executor, count: int, pins: int) -> list[Load]:
     """So many loads, in turns into the slots of the first layer that no hit reads, whatever the pool has there."""
     pool, store = executor.pool, executor.store
-    pinned = pool.slots_of(0).values()
+    pinned = {slot for expert, slot in pool.slots_of(0).items() if expert < pins}
     free = [slot for slot in range(pool.physical_slots[0]) if slot not in pinned]
     return [Load(i % store.n_layers, i % store.n_experts, 0, free[i % len(free)]) for i in range(count)]
 

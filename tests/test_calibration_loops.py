@@ -12,6 +12,7 @@ from slotwise.executor.calibration_loops import WARM_STEPS, Loop, Mix, _drawn, o
 from slotwise.executor.cold import ColdChain
 from slotwise.executor.executor import Executor
 from slotwise.executor.store import HostStore
+from slotwise.executor.transfers import Transfers
 
 KINDS = {Mix(): 0.2, Mix(4): 0.3, Mix(3, 1): 0.3, Mix(0, 4): 0.1, Mix(4, ahead=2): 0.1}
 STEPS, LAYERS = 12, 4
@@ -73,8 +74,12 @@ def test_dense_time_is_part_of_every_period(looped):
     assert (looped(Loop({Mix(4): 1.0}, dense_us=2000.0)).period > 2e-3).all()
 
 
-def test_rows_under_way_leave_the_ticks_as_they_are(looped, plans):
-    found = looped(Loop(KINDS, crossed=4))
+def test_rows_under_way_leave_the_ticks_as_they_are(looped, plans, monkeypatch):
+    moved = []
+    fill = Transfers.fill
+    monkeypatch.setattr(Transfers, "fill", lambda self, loads: (moved.append(len(loads)), fill(self, loads)))
+    found = looped(Loop(KINDS, crossed=40))
+    assert moved.count(40) == WARM_STEPS + STEPS, "more rows than slots, once a step of so few layers"
     assert len(found.kind) == STEPS * (LAYERS - 2), "the first layer comes before the copies"
     assert set(found.kind) == set(range(len(KINDS)))
     counted = np.array(plans).reshape(WARM_STEPS + STEPS, LAYERS, 3)[WARM_STEPS:, 1:-1].reshape(-1, 3)
@@ -89,5 +94,5 @@ def test_seconds_of_a_kind_come_from_all_turns(looped):
 
 def test_a_rare_kind_is_drawn_once_at_least():
     for seed in range(50):
-        found = _drawn([0.99, 0.01], (WARM_STEPS + 4, 4), 1, np.random.default_rng(seed))
+        found = _drawn([0.99, 0.01], (WARM_STEPS + 4, 4), [1, 2], np.random.default_rng(seed))
         assert (found[WARM_STEPS:, 1:-1] == 1).any()

@@ -54,9 +54,9 @@ def made_up(off=0.02, **more):
         "format": "slotwise.validation", "version": 1, **judged, "plans": "equal",
         "drift_by_part": {"hot": 0.01, "cold": -0.004, "link": 0.0, "host": 0.002},
         "terms": {name: each["predicted"] - each["measured"] for name, each in terms.items()},
-        "rows": "tiny, f32", "trace": "sample", "content_sha256": "c" * 64, "options": {"steps": 40}, "machine": "the bench",
-        "machine_sha256": "d" * 64, "machine_date": "2026-01-31", "backend": "numpy", "device": "host memory",
-        "processor": "a CPU", "restricted_to": None, "configurations": rows, "each_block": blocks,
+        "rows": "tiny, f32", "trace": "sample", "content_sha256": "c" * 64, "options": {"steps": 40},
+        "machine": "the bench", "machine_sha256": "d" * 64, "machine_date": "2026-01-31", "backend": "numpy",
+        "device": "host memory", "processor": "a CPU", "restricted_to": None, "configurations": rows, "each_block": blocks,
         "governor": "performance",
     }  # fmt: skip
     return json.loads(json.dumps(said))

@@ -28,7 +28,8 @@ def result(predicted, measured, *, trace="a", machine="m", drift=None, blocks=7)
         ("content_sha256", "machine_date", "backend", "device", "processor", "restricted_to", "options")
     )
     return judged | said | {
-        "rows": "tiny, f32", "trace": trace, "machine": machine, "machine_sha256": machine, "configurations": rows, "terms": {"rest_s": 0.1},
+        "rows": "tiny, f32", "trace": trace, "machine": machine, "machine_sha256": machine,
+        "configurations": rows, "terms": {"rest_s": 0.1},
         "each_block": [{}] * blocks,
     }  # fmt: skip
 

@@ -56,7 +56,8 @@ def made_up(off=0.02, **more):
         "terms": {name: each["predicted"] - each["measured"] for name, each in terms.items()},
         "rows": "tiny, f32", "trace": "sample", "content_sha256": "c" * 64, "options": {"steps": 40},
         "machine": "the bench", "machine_sha256": "d" * 64, "machine_date": "2026-01-31", "backend": "numpy",
-        "device": "host memory", "processor": "a CPU", "restricted_to": None, "configurations": rows, "each_block": blocks,
+        "device": "host memory", "processor": "a CPU", "restricted_to": None,
+        "configurations": rows, "each_block": blocks,
         "governor": "performance",
     }  # fmt: skip
     return json.loads(json.dumps(said))

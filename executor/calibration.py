@@ -123,7 +123,7 @@ def calibrate(
                 link_with_cold=contention[0]["link_with_cold"]["value"],
             )  # fmt: skip
             contention[0]["cold_with_own"] = share._asdict()
-            figures["own_caches_bytes"] = Value(max(1, caches_bytes(2)), 0.0)
+            figures["own_caches_bytes"] = Value(caches_bytes(2), 0.0)
         said()
         loops.turns(TURNS - 2 * (TURNS // 3))
         host = loops.figures(_chain_s(grids, "cold", 1) * (1 / contention[0]["cold_with_link"]["value"] - 1))

@@ -57,7 +57,7 @@ FIGURES: Mapping[str, Range] = {
         0, 1, "of the way", "hot chain: from rows' mean tokens to the most of any, priced for all rows"
     ),
     "cold_by_most": Range(0, 1, "of the way", "the same as the cold chain does"),
-    "own_caches_bytes": Range(1, 1e12, "bytes", "the cores' own caches together"),
+    "own_caches_bytes": Range(0, 1e12, "bytes", "the cores' own caches together"),
     "hot_base_s": _seconds("the hot chain beyond its rows, where no sheet is given"),
     "cold_base_s": _seconds("the cold chain beyond its rows, where no sheet is given"),
     "device_read_bytes_per_s": _rate("the hot chain reads rows"),

@@ -24,8 +24,7 @@ COUNTERS = """
     demands hits hits_demand prefetch_hits misses compulsory loads_demand bypassed gated throttled late
     predictions invalid redundant dropped_guard dropped_no_victim dropped_throttle loads_speculative used_late
     wasted unresolved loads_initial streamed evictions evicted_by_demand evicted_by_prefetch fills residents
-    in_flight discarded invalidated failed failed_demand failed_prediction pollution bytes_loaded bytes_moved
-    routed
+    in_flight discarded invalidated failed failed_demand failed_prediction pollution bytes_loaded bytes_moved routed
 """.split()
 RATES = """
     hit_rate prefetch_hit_rate compulsory_share yield used_share wasted_share redundant_share dropped_share
@@ -51,9 +50,9 @@ def say(capsys, *words) -> tuple[int, str, str]:
 
 
 def test_late_is_the_counter_and_what_waits_for_a_copy_is_awaited(tmp_path):
-    slotwise.write_machine(slotwise.estimate_machine(["rtx-3060-x4", "ddr4"]), tmp_path / "m.json")
-    words = ["replay", "sample", "--slots", "32", "--width", "4", "--steps", "60", "--row-bytes", "9437184"]
-    counts, priced = command(*words, "--machine", tmp_path / "m.json").stdout.split("Price (")
+    file = slotwise.write_machine(slotwise.estimate_machine(["rtx-3060-x4", "ddr4"]), tmp_path / "m.json")
+    words = "replay sample --slots 32 --width 4 --steps 60 --row-bytes 9437184 --machine".split()
+    counts, priced = command(*words, file).stdout.split("Price (")
     assert re.search(r"^loads_speculative +[1-9]", counts, re.MULTILINE)
     assert re.search(r"^awaited copies: of [1-9][\d,]* hits", priced, re.MULTILINE)
     assert re.search(r"^time: .*awaited_copies [\d.]+ %", priced, re.MULTILINE)

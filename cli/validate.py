@@ -32,8 +32,8 @@ def _words(text):
 @click.option("--overlap", "overlaps", default="on", show_default=True, help="on, off, auto, or several: on,off.")
 @click.option("--verify", "verify", default="1", show_default=True, help="Tokens of verify steps, such as 1,4.")
 @click.option("--miss", "misses", default="cpu", show_default=True, help="cpu, fetch or cpu,fetch.")
-@click.option("--draw", type=click.IntRange(1), metavar="N", help="N settings of all but the policy, drawn evenly, in "
-              "place of every combination.")  # fmt: skip
+@click.option("--draw", type=click.IntRange(1), metavar="N", help="N settings of all but the policy in place of every "
+              "combination, drawn such that each resource bounds some.")  # fmt: skip
 @click.option("--blocks", type=click.IntRange(1), default=7, show_default=True,
               help="Times that everything runs; fewer than 7 are never conclusive.")  # fmt: skip
 @click.option("--dense-us", type=click.FloatRange(0, 1e6), default=0.0, show_default=True,
